@@ -19,6 +19,7 @@ from paceline.dispatch.decisions import batch_name, within_bytes
 from paceline.dispatch.model import (
     CLAIM_BYTES,
     Action,
+    Attempt,
     AuditEntry,
     Batch,
     BatchCounts,
@@ -69,6 +70,7 @@ class MemoryQueueStore:
         self._contexts: dict[Key, str] = {}
         self._progress: dict[Key, tuple[int, Progress]] = {}
         self._results: dict[Key, str] = {}
+        self._attempts: dict[Key, list[Attempt]] = defaultdict(list)
         self._ready: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
         self._audit: list[AuditEntry] = []
         self._audit_ids = itertools.count(1)
@@ -263,6 +265,19 @@ class MemoryQueueStore:
         if status is Status.COMPLETED:
             item = replace(item, completed_at=now)
             self._contexts.pop((claim.item_type, claim.item_id), None)
+        if change.attempt is not None:
+            self._attempts[claim.item_type, claim.item_id].append(
+                Attempt(
+                    claim.retries + 1,
+                    before.begun_at,
+                    now,
+                    change.attempt.outcome,
+                    change.error,
+                    change.attempt.traceback,
+                    before.worker,
+                    before.code_version,
+                )
+            )
         if change.result_json is not None:
             self._results[claim.item_type, claim.item_id] = change.result_json
         self._put(item)
@@ -349,6 +364,9 @@ class MemoryQueueStore:
         epoch, progress = self._progress.get(key, (None, None))
         is_current = key in self._items and self._items[key].claim_epoch == epoch
         return ItemReport(progress if is_current else None, self._results.get(key))
+
+    async def attempts(self, item_type: str, item_id: str) -> list[Attempt]:
+        return list(self._attempts[item_type, item_id])
 
     async def items(
         self,
@@ -515,6 +533,7 @@ class MemoryQueueStore:
             del self._items[key]
             self._progress.pop(key, None)
             self._results.pop(key, None)
+            self._attempts.pop(key, None)
         kept = [entry for entry in self._audit if entry.created_at >= before]
         gone = len(self._audit) - len(kept)
         self._audit = kept

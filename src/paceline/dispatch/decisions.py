@@ -13,6 +13,8 @@ from paceline.dispatch.model import (
     CONTEXT_VERSION,
     ENCRYPTED_VERSION,
     Action,
+    AttemptEnd,
+    AttemptOutcome,
     Change,
     Claim,
     ClaimedItem,
@@ -53,9 +55,12 @@ def after_success(claim: Claim, detail: str | None = None, result_json: str | No
     return Change(claim, ENDED_WELL, Action.COMPLETED, claim.retries, detail=detail, result_json=result_json)
 
 
-def after_failure(claim: Claim, config: DispatchConfig, error: str, pause: timedelta | None = None) -> Change:
+def after_failure(
+    claim: Claim, config: DispatchConfig, error: str, pause: timedelta | None = None, traceback: str | None = None
+) -> Change:
     """The execution failed. It is retried after `pause`, or else after the config's backoff."""
-    return _counted(claim, config, Action.FAILED, error, (Status.FAILED,), pause=pause)
+    change = _counted(claim, config, Action.FAILED, error, (Status.FAILED,), pause=pause)
+    return change._replace(attempt=AttemptEnd(AttemptOutcome.FAILED, traceback))
 
 
 def after_silence(silent: SilentClaim, state: ExecutionState, config: DispatchConfig) -> Change | None:
@@ -74,7 +79,8 @@ def after_silence(silent: SilentClaim, state: ExecutionState, config: DispatchCo
         return None
     if not has_begun:
         return released(claim, "claimed, never begun")._replace(action=Action.STALE_RECOVERED, seen=status)
-    return _counted(claim, config, Action.STALE_RECOVERED, "execution lost", (Status.FAILED,))._replace(seen=status)
+    change = _counted(claim, config, Action.STALE_RECOVERED, "execution lost", (Status.FAILED,))
+    return change._replace(seen=status, attempt=AttemptEnd(AttemptOutcome.UNKNOWN))
 
 
 def released(claim: Claim, detail: str, batch_id: str | None = None, pause: timedelta | None = None) -> Change:
@@ -84,12 +90,12 @@ def released(claim: Claim, detail: str, batch_id: str | None = None, pause: time
     return Change(claim, path, Action.RELEASED, claim.retries, pause=pause, batch_id=batch_id, detail=detail)
 
 
-def gave_up(claim: Claim, reason: str, verdict: str | None = None) -> Change:
+def gave_up(claim: Claim, reason: str, verdict: str | None = None, traceback: str | None = None) -> Change:
     """The execution reported that a retry can't help."""
     error = shortened(reason)
     path = (Status.FAILED, Status.DEAD_LETTER)
     change = Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, detail=error, verdict=verdict)
-    return change._replace(last_attempt=claim.retries + 1)
+    return change._replace(last_attempt=claim.retries + 1, attempt=AttemptEnd(AttemptOutcome.REFUSED, traceback))
 
 
 def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:

@@ -1,14 +1,11 @@
-"""Log lines of dispatch: one per batch, and one per item that needs attention.
-
-The error of an item is not logged: its text is the application's, and `paceline queue show` has it.
-"""
+"""Log lines of dispatch: one per batch, one per item that needs attention, and the traceback of each failed attempt."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
 
-from paceline.dispatch.model import Change
+from paceline.dispatch.model import Change, Claim
 from paceline.dispatch.status import Status
 
 log = logging.getLogger("paceline.dispatch")
@@ -45,6 +42,13 @@ def log_newer_context(change: Change) -> None:
     item_type, item_id = change.claim.item_type, change.claim.item_id
     fields = {"item_type": item_type, "item_id": item_id}
     log.warning("%s %s is given back: %s", item_type, item_id, change.detail, extra=fields)
+
+
+def log_traceback(claim: Claim, traceback: str | None) -> None:
+    """The traceback of an attempt that failed."""
+    if traceback is not None:
+        fields = {"item_type": claim.item_type, "item_id": claim.item_id}
+        log.warning("%s %s raised\n%s", claim.item_type, claim.item_id, traceback.rstrip(), extra=fields)
 
 
 def log_trouble(written: Iterable[Change]) -> None:

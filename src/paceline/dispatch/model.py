@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -33,6 +33,8 @@ LARGEST_RESULT = 64 * 1024
 LONGEST_PROGRESS = 500
 LONGEST_NUMBER = 24
 """Characters behind the key in the id of a further item of it."""
+LONGEST_TRACEBACK = 16_000
+"""Characters; of a longer one, the end is kept."""
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _scan: Callable[[str, int], tuple[Any, int]] = cast(Any, json.JSONDecoder()).scan_once
 LONGEST_WORKFLOW_ID = 400
@@ -243,6 +245,40 @@ class Action(StrEnum):
     BATCH_COMPLETE = "BATCH_COMPLETE"
 
 
+class AttemptOutcome(StrEnum):
+    """How an attempt ended that had no success."""
+
+    FAILED = "failed"
+    """It raised, or ran beyond its time-out."""
+    REFUSED = "refused"
+    """It reported that a retry can't help."""
+    UNKNOWN = "unknown"
+    """It began, and its process ended without an outcome."""
+
+
+class AttemptEnd(NamedTuple):
+    """The end of an attempt, for its record."""
+
+    outcome: AttemptOutcome
+    traceback: str | None = None
+
+
+class Attempt(NamedTuple):
+    """An attempt that ended in no success."""
+
+    number: int
+    """Counted from 1; a requeued item begins at 1 again."""
+    began_at: datetime | None
+    """None if its engine does not report it."""
+    ended_at: datetime
+    outcome: AttemptOutcome
+    error: str | None
+    traceback: str | None
+    worker: str | None
+    """The host and the process."""
+    code_version: str | None
+
+
 class Change(NamedTuple):
     """One item's next step, decided; a store writes it if the claim still holds and the status allows it."""
 
@@ -268,6 +304,9 @@ class Change(NamedTuple):
     CLAIMED, both are written, one after the other; if it is DISPATCHED already, this change alone."""
     last_attempt: int | None = None
     """The number of the execution that ended, if it ends the item and counts no retry; None keeps the item's."""
+
+    attempt: AttemptEnd | None = None
+    """How the attempt ended, if it began and had no success."""
 
     @property
     def status(self) -> Status:
@@ -457,3 +496,5 @@ class ItemDetail(NamedTuple):
     """The progress that its execution reported."""
     result: Any = None
     """What its execution returned, if that is kept."""
+    attempts: Sequence[Attempt] = ()
+    """Those that ended in no success, the first one first."""

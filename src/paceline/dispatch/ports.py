@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from paceline.dispatch.changes import ChangeResult, ItemChange, Preview
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import (
+    Attempt,
     AuditEntry,
     Batch,
     BatchCounts,
@@ -161,6 +162,10 @@ class QueueStore(Protocol):
 
     async def report(self, item_type: str, item_id: str) -> ItemReport:
         """What the item's execution reported: its progress and its result."""
+        ...
+
+    async def attempts(self, item_type: str, item_id: str) -> list[Attempt]:
+        """The item's attempts that ended in no success, the first one first."""
         ...
 
     async def items(
@@ -377,7 +382,9 @@ class OutcomeSink(Protocol):
         """The execution succeeded."""
         ...
 
-    async def failed(self, claim: Claim, error: str, pause: timedelta | None = None) -> bool:
+    async def failed(
+        self, claim: Claim, error: str, pause: timedelta | None = None, traceback: str | None = None
+    ) -> bool:
         """The execution failed: it is retried after `pause`, or else the config's backoff, or dead-lettered at the
         maximum."""
         ...
@@ -386,7 +393,7 @@ class OutcomeSink(Protocol):
         """The execution reported its progress."""
         ...
 
-    async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:
+    async def gave_up(self, claim: Claim, reason: str, verdict: str | None, traceback: str | None = None) -> bool:
         """The execution raised `GiveUp`: the item is a dead letter at once."""
         ...
 

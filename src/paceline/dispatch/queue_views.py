@@ -166,7 +166,8 @@ class QueueViews:
         item, context = row
         entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
         progress, result = await self.store.report(item_type, item_id)
-        return ItemDetail(item, readable(context), entries[::-1], progress, readable(result))
+        attempts = await self.store.attempts(item_type, item_id)
+        return ItemDetail(item, readable(context), entries[::-1], progress, readable(result), attempts)
 
     async def audit(
         self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable
 from typing import TypeVar
+
+from paceline.dispatch.model import LONGEST_TRACEBACK
+from paceline.errors import PacelineError
 
 R = TypeVar("R")
 
@@ -20,6 +24,20 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except Exception:
         return "its message can't be shown"
+
+
+def traceback_of(error: BaseException) -> str | None:
+    """Its traceback, or that of its cause if it was raised only to say what follows; None if it has none."""
+    if error.__cause__ is not None and isinstance(error, PacelineError):
+        error = error.__cause__
+    if error.__traceback__ is None:
+        return None
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # its `__str__` raises
+        text = "".join(traceback.format_tb(error.__traceback__))
+    text = text.replace("\x00", "").encode("utf-8", "replace").decode()
+    return text if len(text) <= LONGEST_TRACEBACK else f"…{text[1 - LONGEST_TRACEBACK :]}"
 
 
 def as_exception(error: BaseException) -> Exception:

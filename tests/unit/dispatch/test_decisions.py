@@ -24,7 +24,17 @@ from paceline.dispatch.decisions import (
     within_bytes,
 )
 from paceline.dispatch.encryption import PREFIX
-from paceline.dispatch.model import ENCRYPTED_VERSION, Action, Change, Claim, ClaimedItem, Completion, SilentClaim
+from paceline.dispatch.model import (
+    ENCRYPTED_VERSION,
+    Action,
+    AttemptEnd,
+    AttemptOutcome,
+    Change,
+    Claim,
+    ClaimedItem,
+    Completion,
+    SilentClaim,
+)
 from paceline.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
 from paceline.dispatch.status import Status
 
@@ -88,11 +98,11 @@ def test_an_execution_that_ended_well_is_completed() -> None:
 
 def test_an_execution_that_failed_is_retried_after_its_own_pause_or_the_configs() -> None:
     change = after_failure(FIRST, CONFIG, "boom")
-    pause = timedelta(seconds=10) + LOOK_AHEAD
-    assert change == Change(FIRST, (FAILED, READY), Action.FAILED, 1, "boom", pause, None, "boom")
+    pause, ended = timedelta(seconds=10) + LOOK_AHEAD, AttemptEnd(AttemptOutcome.FAILED)
+    assert change == Change(FIRST, (FAILED, READY), Action.FAILED, 1, "boom", pause, None, "boom", attempt=ended)
     assert after_failure(FIRST, CONFIG, "boom", timedelta(0)).pause == LOOK_AHEAD
     last = after_failure(LAST, CONFIG, "boom", timedelta(hours=1))
-    assert last == Change(LAST, (FAILED, DEAD), Action.DEAD_LETTERED, 3, "boom", detail="boom")
+    assert last == Change(LAST, (FAILED, DEAD), Action.DEAD_LETTERED, 3, "boom", detail="boom", attempt=ended)
 
 
 def test_a_silent_claim_is_what_the_engine_says() -> None:
@@ -117,7 +127,9 @@ def test_a_lost_execution_counts_a_retry_if_nobody_changed_the_item_since(status
     lost = ExecutionState(Execution.NOT_FOUND)
     change = after_silence(SilentClaim(FIRST, status, True), lost, CONFIG)
     pause, error = timedelta(seconds=10) + LOOK_AHEAD, "execution lost"
-    assert change == Change(FIRST, (FAILED, READY), Action.STALE_RECOVERED, 1, error, pause, None, error, status)
+    end = AttemptEnd(AttemptOutcome.UNKNOWN)
+    expected = Change(FIRST, (FAILED, READY), Action.STALE_RECOVERED, 1, error, pause, None, error, status)
+    assert change == expected._replace(attempt=end)
     last = after_silence(SilentClaim(LAST, status, True), lost, CONFIG)
     assert last is not None
     assert (last.path[-1], last.action, last.seen) == (DEAD, Action.DEAD_LETTERED, status)
@@ -147,6 +159,7 @@ def test_giving_up_ends_the_item_with_its_attempt() -> None:
         detail="no such account",
         verdict="REJECTED",
         last_attempt=3,
+        attempt=AttemptEnd(AttemptOutcome.REFUSED),
     )
     assert gave_up(FIRST, "no").verdict is None
 

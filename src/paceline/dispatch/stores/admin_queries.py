@@ -15,7 +15,7 @@ from paceline.dispatch.config import DispatchConfig, declared
 from paceline.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats, SilentClaim
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
-from paceline.dispatch.stores import batches, booked_slots, following
+from paceline.dispatch.stores import attempts, batches, booked_slots, following
 from paceline.dispatch.stores.rows import (
     CHUNK,
     THIS_ITEM,
@@ -372,6 +372,7 @@ def prune_items(connection: sa.Connection, before: datetime) -> int:
         keys = [{"b_type": row.item_type, "b_id": row.item_id} for row in rows]
         connection.execute(delete, keys)
         connection.execute(_FORGET_REPORT, keys)
+        connection.execute(attempts.FORGET, keys)
         connection.execute(batches.FORGET, keys)
     return len(rows)
 

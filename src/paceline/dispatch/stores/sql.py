@@ -12,6 +12,7 @@ from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.encryption import Encryption
 from paceline.dispatch.model import (
     CLAIM_BYTES,
+    Attempt,
     AuditEntry,
     Batch,
     BatchCounts,
@@ -33,6 +34,7 @@ from paceline.dispatch.settling import Settling
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import (
     admin_queries,
+    attempts,
     batches,
     changes,
     encrypting,
@@ -282,6 +284,8 @@ class SqlQueueStore:
         with_results = any(change.result_json is not None for change in changes)
         if with_results:
             settle = reports.with_results(settle)
+        if with_attempts := any(change.attempt is not None for change in changes):
+            settle = attempts.with_attempts(settle)
         if silent_for is not None:
             settle = recovering.of_silent(settle, silent_for)
         if any(map(batches.may_end_member, changes)):
@@ -291,7 +295,7 @@ class SqlQueueStore:
             for item_type in released:
                 self._wake_dispatchers(item_type)
             return done
-        if with_results or silent_for is not None or _are_followed(changes, self._followers):
+        if with_results or with_attempts or silent_for is not None or _are_followed(changes, self._followers):
             return await self._settle_aside(settle, changes, summaries, now)
         flushed: list[bool] = await self._database.flush(settle, changes, summaries, now)
         return flushed
@@ -372,6 +376,9 @@ class SqlQueueStore:
     async def report(self, item_type: str, item_id: str) -> ItemReport:
         progress, result = await self._database.read(reports.find, item_type, item_id)
         return ItemReport(progress, encrypting.shown(self._encryption, "result", item_type, item_id, result))
+
+    async def attempts(self, item_type: str, item_id: str) -> list[Attempt]:
+        return await self._database.read(attempts.find, item_type, item_id)
 
     async def items(
         self,

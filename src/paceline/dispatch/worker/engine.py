@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline import tracing
 from paceline.clock import uptime
+from paceline.dispatch import events
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.current_task import CurrentTask, enter_task
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
@@ -34,7 +35,7 @@ from paceline.dispatch.ports import (
     StartRequest,
 )
 from paceline.dispatch.registry import Registry
-from paceline.dispatch.task_errors import describe
+from paceline.dispatch.task_errors import describe, traceback_of
 from paceline.dispatch.worker.pace import Pace
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS, Place, Places, execute_on
 from paceline.dispatch.worker.run import LONGEST_HEARTBEAT, Run, heartbeat_interval, needs_permit
@@ -365,18 +366,24 @@ class LocalEngine:
 
     def _failure(self, run: Run, error: BaseException) -> Report:
         if isinstance(error, GiveUp):
-            why, verdict = str(error), error.verdict
-            return lambda claim: self._sink.gave_up(claim, why, verdict)
+            why, verdict, trace = str(error), error.verdict, self._traceback(run, error)
+            return lambda claim: self._sink.gave_up(claim, why, verdict, trace)
         if isinstance(error, Postponed):
             return self._release(str(error), error.pause)
         if isinstance(error, StoreUnavailable):
             # A store's outage is not the item's failure: the item is released and no retry is counted.
             return self._release(f"{type(error).__name__}: {error}", run.request.config.backoff(1))
         if isinstance(error, Retry):
-            again, after = str(error), error.pause()
-            return lambda claim: self._sink.failed(claim, again, after)
-        failure = describe(error)
-        return lambda claim: self._sink.failed(claim, failure)
+            again, after, trace = str(error), error.pause(), self._traceback(run, error)
+            return lambda claim: self._sink.failed(claim, again, after, trace)
+        failure, trace = describe(error), self._traceback(run, error)
+        return lambda claim: self._sink.failed(claim, failure, None, trace)
+
+    def _traceback(self, run: Run, error: BaseException) -> str | None:
+        """For the attempt's record; it is logged too."""
+        text = traceback_of(error)
+        events.log_traceback(run.claim, text)
+        return text
 
     async def _call(self, run: Run, context: Any, place: Place) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id

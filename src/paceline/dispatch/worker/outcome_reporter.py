@@ -64,17 +64,20 @@ class OutcomeReporter:
             return await self._batcher.submit(after_success(claim))
         return await self._batcher.submit(after_success(claim, completion.detail, completion.result_json))
 
-    async def failed(self, claim: Claim, error: str, pause: timedelta | None = None) -> bool:
+    async def failed(
+        self, claim: Claim, error: str, pause: timedelta | None = None, traceback: str | None = None
+    ) -> bool:
         self._failing += 1
         try:
-            return await self._batcher.submit(after_failure(claim, await self.config(claim.item_type), error, pause))
+            config = await self.config(claim.item_type)
+            return await self._batcher.submit(after_failure(claim, config, error, pause, traceback))
         finally:
             self._failing -= 1
             if not self._failing:
                 self._none_failing.set()
 
-    async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:
-        return await self._batcher.submit(gave_up(claim, reason, verdict))
+    async def gave_up(self, claim: Claim, reason: str, verdict: str | None, traceback: str | None = None) -> bool:
+        return await self._batcher.submit(gave_up(claim, reason, verdict, traceback))
 
     async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:
         if pause is not None:

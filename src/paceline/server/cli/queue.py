@@ -131,12 +131,18 @@ def show(item_type: str, item_id: str, as_json: bool) -> None:
         print_json(document)
         return
     for name, value in document.items():
-        if name != "audit":
+        if name not in ("audit", "attempts"):
             print_line(f"{name}: {'-' if value is None else json.dumps(value, ensure_ascii=False).strip(chr(34))}")
     for entry in item.audit:
         steps = f"{entry.status_before} -> {entry.status_after}"
         detail = f" ({entry.detail})" if entry.detail else ""
         print_line(f"  {entry.created_at} {entry.action}: {steps}{detail}")
+    for attempt in item.attempts:
+        error = f": {attempt.error}" if attempt.error else ""
+        place = f" on {attempt.worker}" if attempt.worker else ""
+        print_line(f"attempt {attempt.number}{place}: {attempt.outcome} at {attempt.ended_at}{error}")
+        for line in (attempt.traceback or "").splitlines():
+            print_line(f"  {line}")
 
 
 @app.command("requeue")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from paceline.dispatch.config import OnUnknown
-from paceline.dispatch.model import Item, ItemDetail, Progress, QueueStats
+from paceline.dispatch.model import AttemptOutcome, Item, ItemDetail, Progress, QueueStats
 from paceline.dispatch.status import Status
 from paceline.dispatch.turns import LONGEST_LANE
 from paceline.dispatch.worker.heartbeats import Worker
@@ -252,6 +252,20 @@ class AuditShown(Shape):
     entries: list[AuditEntryShown]
 
 
+class AttemptShown(Shape):
+    """An attempt that ended in no success. `outcome` is `failed`, `refused` (it reported that a retry can't help) or
+    `unknown` (its process ended without an outcome)."""
+
+    number: int
+    began_at: Instant | None
+    ended_at: Instant
+    outcome: AttemptOutcome
+    error: str | None
+    traceback: str | None
+    worker: str | None
+    code_version: str | None
+
+
 class ItemDetailShown(ItemShown):
     """All that is known of an item."""
 
@@ -259,11 +273,19 @@ class ItemDetailShown(ItemShown):
     result: Any
     context: Any
     audit: list[AuditEntryShown]
+    attempts: list[AttemptShown]
 
     @classmethod
     def of_detail(cls, detail: ItemDetail) -> Self:
         progress = None if detail.progress is None else ProgressShown.of(detail.progress)
-        return cls.of(detail.item, context=detail.context, audit=detail.audit, progress=progress, result=detail.result)
+        return cls.of(
+            detail.item,
+            context=detail.context,
+            audit=detail.audit,
+            progress=progress,
+            result=detail.result,
+            attempts=[AttemptShown.of(attempt) for attempt in detail.attempts],
+        )
 
 
 class Redirected(Shape):

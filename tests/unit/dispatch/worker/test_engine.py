@@ -271,6 +271,26 @@ async def test_any_exception_is_a_failure_with_a_readable_error(error: Exception
     await bench.engine.close()
 
 
+async def test_a_failed_attempt_keeps_its_traceback_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+
+    async def settle_the_invoice(item_id: str, context: Any) -> None:
+        raise ValueError("no such invoice")
+
+    bench.behave = settle_the_invoice
+    await bench.start("a")
+
+    async def failed() -> bool:
+        return (await bench.item("a")).retry_count == 1
+
+    await eventually(failed)
+    (attempt,) = await bench.store.attempts("WORK", "a")
+    assert (attempt.number, attempt.outcome, attempt.error) == (1, "failed", "ValueError: no such invoice")
+    assert "in settle_the_invoice" in str(attempt.traceback)
+    assert any("in settle_the_invoice" in message for message in caplog.messages)
+    await bench.engine.close()
+
+
 # -- claims that come while the answer to the last run's report is under way ------------------------------------------
 
 
