@@ -230,7 +230,9 @@ async def test_the_reconciler_finds_what_was_never_reported(rig: Rig) -> None:
         async def completed(self, claim: Claim, completion: Completion | None = None) -> bool:
             return False
 
-        async def failed(self, claim: Claim, error: str, pause: timedelta | None = None) -> bool:
+        async def failed(
+            self, claim: Claim, error: str, pause: timedelta | None = None, traceback: str | None = None
+        ) -> bool:
             return False
 
     rig.failures = {"bad": 99}
