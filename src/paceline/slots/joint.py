@@ -189,21 +189,32 @@ class JointPacker:
         self._denied_ms = max(self._denied_ms, at)
         if starts is None:
             return NOWHERE
+        parts, cut = self._parts(starts, at, effective_ms)
+        if not cut and len(parts) == len(starts):
+            return self._room_of(starts, parts)
+        while cut:
+            # The rest of a window lies beyond its config's horizon; where that ends, another's may be used up.
+            beyond = self._common(cut, effective_ms) if cut < LATEST_MS else None
+            if beyond is None:
+                return NOWHERE
+            at = max(cut, *beyond)
+            _, cut = self._parts(beyond, at, effective_ms)
+        return Full(at)
+
+    def _parts(self, starts: Sequence[int], at_ms: int, effective_ms: int) -> tuple[list[Offer], int]:
+        """What the windows offer of those configs whose horizon is not before `at_ms`; and the end of what they offer
+        if one of them has no place, else 0."""
         parts: list[Offer] = []
         cut = 0
         for side, start in zip(self.sides, starts, strict=True):
             horizon = side.horizon(effective_ms)
-            if at > horizon:
+            if at_ms > horizon:
                 continue
             part = side.offer(start, effective_ms, horizon)
             parts.append(part)
             if part.places <= 0:
                 cut = max(cut, part.high_ms)
-        if cut:
-            # The rest of a window lies beyond its config's horizon.
-            beyond = self._common(cut, effective_ms) if cut < LATEST_MS else None
-            return Full(None if beyond is None else max(cut, *beyond))
-        return self._room_of(starts, parts) if len(parts) == len(starts) else Full(at)
+        return parts, cut
 
     def _common(self, at_ms: int, effective_ms: int) -> list[int] | None:
         """The windows, one of each config, that hold the first instant at or after `at_ms` that all admit."""

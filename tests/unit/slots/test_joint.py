@@ -254,3 +254,38 @@ def test_the_first_free_time_does_not_depend_on_the_order_of_the_configs(order: 
         side("cut", WindowPolicy(2, "PT1S", max_delay="PT0.6S"), {NOW: 1}),  # free behind its horizon
     ]
     assert JointPacker(sides[::order], NOW, random.random).place(NOW) == Full(NOW + 601)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.data())
+def test_a_refusal_names_the_earliest_time(data: st.DataObject) -> None:
+    """The first instant that all admit but for their horizons, and at which none has used up what its horizon left."""
+    chosen = data.draw(st.lists(policies(), min_size=2, max_size=4))
+    chosen = [WindowPolicy(one.max_per_window, one.window, max_delay=one.max_delay) for one in chosen]
+    times = []
+    for policy in chosen:
+        fills = data.draw(st.lists(st.integers(0, policy.max_per_window), max_size=12))
+        first = align(NOW, policy.size_ms)
+        times.append({first + n * policy.size_ms: taken for n, taken in enumerate(fills) if taken})
+    walk = Walk(chosen, [held_times(counts, policy.size_ms) for policy, counts in zip(chosen, times, strict=True)])
+    endless = Walk([WindowPolicy(one.max_per_window, one.window) for one in chosen], walk.held)
+    sides = [side(f"c{n}", *pair) for n, pair in enumerate(zip(chosen, times, strict=True))]
+    packer = JointPacker(sides, NOW, random.Random(1).random)
+
+    def is_free(at: int, effective: int) -> bool:
+        return all(
+            endless.admits(index, at, effective)
+            and (
+                policy.max_delay_ms is None or at > effective + policy.max_delay_ms or walk.admits(index, at, effective)
+            )
+            for index, policy in enumerate(chosen)
+        )
+
+    for effective in data.draw(st.lists(st.integers(NOW, NOW + 250), min_size=1, max_size=12)):
+        place = packer.place(effective)
+        if isinstance(place, Place):
+            walk.book(place.scheduled_ms)
+        elif place.earliest_ms is not None:
+            assert place.earliest_ms == next(
+                at for at in range(effective, effective + 20 * SPAN) if is_free(at, effective)
+            )
