@@ -289,3 +289,9 @@ def test_a_refusal_names_the_earliest_time(data: st.DataObject) -> None:
             assert place.earliest_ms == next(
                 at for at in range(effective, effective + 20 * SPAN) if is_free(at, effective)
             )
+
+
+def test_a_refusal_looks_past_a_second_horizon() -> None:
+    first = side("first", WindowPolicy(4, "PT0.2S", max_delay="PT0.049S"), {NOW: 1})  # used up to NOW + 50
+    second = side("second", WindowPolicy(2, "PT0.05S", max_delay="PT0.074S"), {NOW + 50: 1})  # then up to NOW + 75
+    assert JointPacker([first, second], NOW, random.random).place(NOW) == Full(NOW + 75)
