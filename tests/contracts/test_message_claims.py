@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -26,6 +26,7 @@ from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.recipients import Recipient
 from paceline_sms.stores import message_statements, quota_statements, receipt_statements
 from paceline_sms.stores.sql import SqlDeliveryStore
+from paceline_sms.stores.tables import notification_message
 
 MESSAGES = [Message(1, "hello", "a"), Message(1, "hello", "b")]
 AT_ONCE = timedelta(0)
@@ -83,6 +84,33 @@ async def test_a_batch_of_claims_gets_each_message_its_own_answer(store: SqlDeli
     await store.opt_in(other)
     await store.release(["to"], "another")
     assert not (await store.claim([messages[1]], "me"))["to"].opted_out, "its own number counts, not the user's"
+
+
+async def test_a_cancelled_message_is_never_claimed_however_late_its_record_comes(store: SqlDeliveryStore) -> None:
+    """A finished message suppresses another of its id for some hours; a cancelled one for as long as it is known."""
+    db, row = store._database, notification_message
+    await db.write(message_statements.insert_messages, MESSAGES)
+    cancelled = await store.cancel("a")
+    assert cancelled is not None
+    assert (cancelled.message.status, cancelled.refusal) == (Status.CANCELLED, None)
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    await db.write(lambda connection: connection.execute(row.update().values(settled_at=long_ago)))
+    kinds = {message_id: claim.kind for message_id, claim in (await store.claim(MESSAGES, "me")).items()}
+    assert kinds == {"a": Claim.DONE, "b": Claim.MINE}
+    assert await store.receive(Receipt("p", False, "a")) == -1.0, "nothing was sent that could fail"
+
+
+async def test_what_a_provider_may_have_taken_is_not_cancelled(store: SqlDeliveryStore) -> None:
+    await store._database.write(message_statements.insert_messages, MESSAGES)
+    await store.claim(MESSAGES[:1], "me")
+    sending = await store.cancel("a")
+    assert sending is not None
+    assert sending.refusal == "a sender has taken it"
+    await store.park([(Record("t-later", "1", "{}"), 0)], {"a": Parking(1, "first")}, "me")
+    parked = await store.cancel("a")
+    assert parked is not None
+    assert (parked.message.status, parked.refusal) == (Status.QUEUED, "first may have taken it")
+    assert await store.cancel("nobody") is None
 
 
 async def test_outcomes_of_every_kind_are_noted_together(store: SqlDeliveryStore) -> None:

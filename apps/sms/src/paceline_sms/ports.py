@@ -146,6 +146,8 @@ class Status(StrEnum):
     DELIVERED = "DELIVERED"
     FAILED = "FAILED"
     EXPIRED = "EXPIRED"
+    CANCELLED = "CANCELLED"
+    """By its caller, before a sender took it."""
     UNKNOWN = "UNKNOWN"
     """Nobody knows whether a provider took it. A receipt resolves it."""
 
@@ -250,6 +252,16 @@ class MessageStatus(NamedTuple):
     reason: str | None
     price: str | None = None
     currency: str | None = None
+    cancelled_at: datetime | None = None
+
+
+class Cancellation(NamedTuple):
+    """The result of cancelling a message."""
+
+    message: MessageStatus
+    """After it."""
+    refusal: str | None = None
+    """Why it could not be cancelled."""
 
 
 class Backlog(NamedTuple):

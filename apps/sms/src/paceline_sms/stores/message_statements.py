@@ -58,7 +58,6 @@ LONGEST_REASON = 255
 
 _message = notification_message.c
 _letter = notification_dead_letter.c
-_SETTLED = (Status.SENT, Status.DELIVERED, Status.FAILED, Status.EXPIRED)
 
 
 _CLAIM_COLUMNS = (
@@ -165,7 +164,7 @@ def _claim_of(row: Row[Any] | None, owner: str, at: datetime) -> Claim:
         return Claim.MINE
     if row.status == Status.SENDING:
         return Claim.MINE if row.owner == owner or row.claimed_until <= at else Claim.BUSY
-    if row.status == Status.UNKNOWN:
+    if row.status in (Status.UNKNOWN, Status.CANCELLED):
         return Claim.DONE  # nothing is sent until its outcome is known, or an operator redrives it
     return Claim.DONE if row.settled_at is not None and row.settled_at > at - DELIVERY_LIFE else Claim.MINE
 
@@ -273,7 +272,7 @@ def bury_held(connection: Connection, letters: Sequence[DeadLetter]) -> list[Dea
 def status_of(connection: Connection, message_id: str) -> MessageStatus | None:
     """The status of a message."""
     row = connection.execute(sa.select(notification_message).where(_message.message_id == message_id)).first()
-    return None if row is None else _status(row)
+    return None if row is None else shown_status(row)
 
 
 def page(
@@ -294,7 +293,7 @@ def page(
         statement = sa.select(notification_message).where(_message.status == status.value, *conditions)
         rows += connection.execute(statement.order_by(*_ordered(order, oldest_first)).limit(limit))
     rows.sort(key=lambda row: (row.accepted_at, row.message_id), reverse=not oldest_first)
-    return [_status(row) for row in rows[:limit]]
+    return [shown_status(row) for row in rows[:limit]]
 
 
 def count_matching(connection: Connection, selection: MessageFilter, at_most: int) -> int:
@@ -332,10 +331,11 @@ def _past(order: Order, place: tuple[datetime, str], oldest_first: bool) -> list
 def beginning(connection: Connection, prefix: str, limit: int) -> list[MessageStatus]:
     """The first messages whose ids begin so, by the key's own order."""
     statement = sa.select(notification_message).where(begins_with(_message.message_id, prefix))
-    return [_status(row) for row in connection.execute(statement.order_by(_message.message_id).limit(limit))]
+    return [shown_status(row) for row in connection.execute(statement.order_by(_message.message_id).limit(limit))]
 
 
-def _status(row: Row[Any]) -> MessageStatus:
+def shown_status(row: Row[Any]) -> MessageStatus:
+    """A row as its callers see it."""
     status = Status(row.status)
     return MessageStatus(
         row.message_id,
@@ -353,6 +353,7 @@ def _status(row: Row[Any]) -> MessageStatus:
         row.reason,
         row.price,
         row.currency,
+        row.settled_at if status is Status.CANCELLED else None,
     )
 
 

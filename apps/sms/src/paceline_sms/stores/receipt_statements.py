@@ -35,7 +35,9 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
     row = connection.execute(sa.select(notification_message).where(query).with_for_update()).first()
     if row is None:
         return None
-    if row.status in (Status.DELIVERED, Status.EXPIRED) or (row.status == Status.FAILED and not receipt.delivered):
+    if row.status in (Status.DELIVERED, Status.EXPIRED):
+        return -1.0
+    if row.status in (Status.FAILED, Status.CANCELLED) and not receipt.delivered:
         return -1.0
     at = now(connection)
     values: dict[str, Any] = {"status": Status.DELIVERED.value, "delivered_at": at, "reason": None}

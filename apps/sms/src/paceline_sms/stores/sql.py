@@ -15,6 +15,7 @@ from paceline_sms.analytics import MinuteCount
 from paceline_sms.model import Attempt, AttemptEvent, Message, Verdict
 from paceline_sms.ports import (
     Backlog,
+    Cancellation,
     DeadLetter,
     DeliveryOutcome,
     Lease,
@@ -31,6 +32,7 @@ from paceline_sms.quota import Quota
 from paceline_sms.receipts import EarlyReceipt, early_topic
 from paceline_sms.stores import (
     attempt_statements,
+    cancel_statements,
     lost_statements,
     message_statements,
     quota_statements,
@@ -197,6 +199,10 @@ class SqlDeliveryStore:
     async def status(self, message_id: str) -> MessageStatus | None:
         """The status of a message."""
         return await self._database.read(message_statements.status_of, message_id)
+
+    async def cancel(self, message_id: str) -> Cancellation | None:
+        """Cancels a message that no sender has taken; see `cancel_statements.cancel`."""
+        return await self._database.write(cancel_statements.cancel, message_id, parked_topic(self._topic))
 
     async def page(
         self,

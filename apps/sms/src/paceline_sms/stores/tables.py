@@ -64,8 +64,8 @@ notification_message = sa.Table(
     sa.Index("paceline_notification_message_provider_id_ix", "provider_id"),
     info={
         "about": "One row per message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
-        "DELIVERED, FAILED, EXPIRED or UNKNOWN. unknown_provider may have taken a message that is queued again. "
-        "record is what its topic got, with the text, until there is an outcome."
+        "DELIVERED, FAILED, EXPIRED, CANCELLED or UNKNOWN. unknown_provider may have taken a message that is queued "
+        "again. record is what its topic got, with the text, until there is an outcome."
     },
 )
 

@@ -8,7 +8,15 @@ import {count, moment} from './words.js'
 
 const BASE = '/api/messages'
 const PAGE = 50
-const KINDS = {queued: '', sent: 'busy', delivered: 'good', failed: 'wrong', expired: 'warn', unknown: 'warn'}
+const KINDS = {
+  queued: '',
+  sent: 'busy',
+  delivered: 'good',
+  failed: 'wrong',
+  expired: 'warn',
+  cancelled: '',
+  unknown: 'warn',
+}
 const FILTERS = [
   {name: 'status', label: 'Status', options: Object.keys(KINDS)},
   {name: 'userId', label: 'User', inputmode: 'numeric', pattern: '[0-9]{1,18}'},

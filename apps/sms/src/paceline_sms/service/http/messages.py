@@ -222,13 +222,37 @@ def place_of(cursor: str) -> tuple[datetime, str]:
     openapi_extra={"parameters": [MESSAGE]},
 )
 async def status(request: Request) -> Response:
-    """`queued`, `sent`, `delivered`, `failed`, `expired` or `unknown`, with the time of each step."""
+    """`queued`, `sent`, `delivered`, `failed`, `expired`, `cancelled` or `unknown`, with the time of each step."""
     message_id = request.path_params["messageId"]
     with name_outages():
         known = await gateway_of(request).messages.status(message_id[:64].replace("\0", ""))
     if known is None:
         raise NotFound("message", message_id[:64])
     return json_response(MessageStatus.of(known))
+
+
+@router.delete(
+    "/messages/{messageId}",
+    summary="Cancel a message",
+    response_model=MessageStatus,
+    responses=documented(404, 409, 503),
+    openapi_extra={"parameters": [MESSAGE]},
+)
+async def cancel(request: Request) -> Response:
+    """Cancels a message that no sender has taken yet, also one that waits for its time. It stays counted in the quota.
+    409, with `messageStatus`, if a sender has taken it or it is decided. A second call gets the same response."""
+    gateway, message_id = gateway_of(request), request.path_params["messageId"]
+    with name_outages():
+        if gateway.intake.cached is not None:
+            await gateway.intake.cached.rows.flush()
+        cancelled = await gateway.messages.cancel(message_id[:64].replace("\0", ""))
+    if cancelled is None:
+        raise NotFound("message", message_id[:64])
+    if cancelled.refusal is not None:
+        status = cancelled.message.status.value.lower()
+        detail = f"it can't be cancelled any more: {cancelled.refusal}"
+        raise Problem(409, "message-not-cancelled", "Message Not Cancelled", detail, messageStatus=status)
+    return json_response(MessageStatus.of(cancelled.message))
 
 
 @router.post(

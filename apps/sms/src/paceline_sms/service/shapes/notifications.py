@@ -149,7 +149,7 @@ class MessageStatus(Shape):
     message_id: str
     user_id: int
     status: Annotated[
-        Literal["queued", "sent", "delivered", "failed", "expired", "unknown"],
+        Literal["queued", "sent", "delivered", "failed", "expired", "cancelled", "unknown"],
         BeforeValidator(lambda status: str(status).lower()),
     ]
     segments: int
@@ -159,6 +159,7 @@ class MessageStatus(Shape):
     sent_at: Instant | None
     delivered_at: Instant | None
     failed_at: Instant | None
+    cancelled_at: Instant | None
     provider: str | None
     provider_id: str | None
     reason: str | None
