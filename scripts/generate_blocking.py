@@ -291,10 +291,12 @@ def _facade_method(method: ast.AsyncFunctionDef, twin: Facing) -> Iterator[str]:
     returns = ast.unparse(method.returns) if method.returns is not None else "None"
     yield f"    def {method.name}({ast.unparse(arguments)}) -> {returns}:"
     yield _indented(f'"""{ast.get_docstring(method)}\n"""'.replace("await ", ""), 2)
-    given = [_given(argument) for argument in arguments.args[1:]]
+    # Read in the caller's thread, where the database connection behind it may be used.
+    yield from (f"        {name} = listed({name})" for name in _iterables(arguments))
+    given = [argument.arg for argument in arguments.args[1:]]
     if arguments.vararg is not None:
         given.append(f"*{arguments.vararg.arg}")
-    given += [f"{argument.arg}={_given(argument)}" for argument in arguments.kwonlyargs]
+    given += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
     if arguments.kwarg is not None:
         given.append(f"**{arguments.kwarg.arg}")
     takes_connection = "connection" in {argument.arg for argument in arguments.kwonlyargs}
@@ -303,10 +305,10 @@ def _facade_method(method: ast.AsyncFunctionDef, twin: Facing) -> Iterator[str]:
     yield f"        return self.{run}lambda {it}: {it}.{method.name}({', '.join(given)}))"
 
 
-def _given(argument: ast.arg) -> str:
-    """What is passed on: an iterable is read in the caller's thread, where its database connection may be used."""
-    annotation = "" if argument.annotation is None else ast.unparse(argument.annotation)
-    return f"listed({argument.arg})" if annotation.startswith("Iterable[") else argument.arg
+def _iterables(arguments: ast.arguments) -> Iterator[str]:
+    for argument in [*arguments.args, *arguments.kwonlyargs]:
+        if argument.annotation is not None and ast.unparse(argument.annotation).startswith("Iterable["):
+            yield argument.arg
 
 
 def _indented(text: str, depth: int = 1) -> str:

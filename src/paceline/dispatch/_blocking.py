@@ -112,11 +112,12 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type.
             SlotCancelled: slots of items were cancelled meanwhile; of the 5000 with such an item, none was written.
         """
+        items = listed(items)
         return self._run_within(
             connection,
             item_type,
             lambda queue: queue.enqueue_many(
-                item_type, listed(items), slotted=slotted, lane=lane, priority=priority, connection=connection
+                item_type, items, slotted=slotted, lane=lane, priority=priority, connection=connection
             ),
         )
 
@@ -164,7 +165,8 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.requeue(item_type, listed(item_ids), **matching))
+        item_ids = listed(item_ids)
+        return self._run(lambda queue: queue.requeue(item_type, item_ids, **matching))
 
     def discard(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
         """Cancels items that are READY or dead letters, and returns their number: those with these ids, all or none; or
@@ -175,7 +177,8 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.discard(item_type, listed(item_ids), **matching))
+        item_ids = listed(item_ids)
+        return self._run(lambda queue: queue.discard(item_type, item_ids, **matching))
 
     def cancel(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
         """Cancels items that wait, run or are dead letters, and returns their number: those with these ids, all or
@@ -191,7 +194,8 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: a value is wrong, or neither ids nor a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.cancel(item_type, listed(item_ids), **matching))
+        item_ids = listed(item_ids)
+        return self._run(lambda queue: queue.cancel(item_type, item_ids, **matching))
 
     def reschedule(
         self,
@@ -211,9 +215,10 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: a value is wrong, or neither ids nor a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
+        item_ids = listed(item_ids)
         return self._run(
             lambda queue: queue.reschedule(
-                item_type, listed(item_ids), execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
+                item_type, item_ids, execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
             )
         )
 
@@ -345,7 +350,8 @@ class BlockingDispatchQueue(BackgroundQueue):
         Raises:
             InvalidInput: an id is wrong.
         """
-        return self._run(lambda queue: queue.progress_of(item_type, listed(item_ids)))
+        item_ids = listed(item_ids)
+        return self._run(lambda queue: queue.progress_of(item_type, item_ids))
 
     def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.

@@ -149,8 +149,9 @@ class BlockingSlotScheduler(BackgroundScheduler):
             NotFound: there is no such config.
             SlotsExhausted: nothing is free within the policy's `max_delay`.
         """
+        events = listed(events)
         return self._run(
-            lambda scheduler: scheduler.assign_many(listed(events), config_name, config_names=config_names, owner=owner)
+            lambda scheduler: scheduler.assign_many(events, config_name, config_names=config_names, owner=owner)
         )
 
     def book(

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import NotFound, SlotsExhausted, StoreUnavailable
-from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.packing import Booking
 from paceline.slots.ports import SlotStore
 from paceline.slots.replan import Direction
@@ -45,24 +45,32 @@ class WatchedSlots:
         self.active[name] = await self.store.configure(name, policy, **options)
         return self.active[name]
 
-    async def book(self, names: str | Sequence[str], requests: Sequence[SlotRequest], **options: Any) -> list[Booking]:
+    async def book_groups(self, groups: Sequence[BookingGroup], **options: Any) -> list[list[Booking]]:
         now_ms = self._world.now_us() // 1000
-        bookings = await self.store.book(names, requests, **options)
-        for request, booking in zip(requests, bookings, strict=True):
-            if not isinstance(booking, AssignedSlot):
-                continue
-            known = self.slots.get(booking.event_id)
-            if booking.existing:
-                if known is None or known.scheduled_ms != booking.scheduled_ms:
-                    raise Violation(f"{booking} is said to exist, and {known} does")
-                continue
-            if known is not None:
-                raise Violation(f"{booking} was booked again, over {known}")
-            if booking.scheduled_ms < max(request.requested_ms, now_ms):
-                raise Violation(f"{booking} is before its time")
-            self.slots[booking.event_id] = booking
-        self.check_fresh({b.event_id for b in bookings if isinstance(b, AssignedSlot) and not b.existing})
-        return bookings
+        outcomes = await self.store.book_groups(groups, **options)
+        booked = [
+            booking
+            for group, bookings in zip(groups, outcomes, strict=True)
+            for request, booking in zip(group.requests, bookings, strict=True)
+            if self._is_new(request, booking, now_ms)
+        ]
+        self.check_fresh({booking.event_id for booking in booked if isinstance(booking, AssignedSlot)})
+        return outcomes
+
+    def _is_new(self, request: SlotRequest, booking: Booking, now_ms: int) -> bool:
+        if not isinstance(booking, AssignedSlot):
+            return False
+        known = self.slots.get(booking.event_id)
+        if booking.existing:
+            if known is None or known.scheduled_ms != booking.scheduled_ms:
+                raise Violation(f"{booking} is said to exist, and {known} does")
+            return False
+        if known is not None:
+            raise Violation(f"{booking} was booked again, over {known}")
+        if booking.scheduled_ms < max(request.requested_ms, now_ms):
+            raise Violation(f"{booking} is before its time")
+        self.slots[booking.event_id] = booking
+        return True
 
     async def cancel(self, event_id: str, **options: Any) -> AssignedSlot | None:
         slot = await self.store.cancel(event_id, **options)

@@ -46,9 +46,8 @@ class BlockingTasks(BackgroundTasks):
                 queued.
             StoreUnavailable: the store does not answer; call it again with the same key.
         """
-        return self._run_within(
-            connection, lambda tasks: tasks.batch(listed(calls), then=then, key=key, connection=connection)
-        )
+        calls = listed(calls)
+        return self._run_within(connection, lambda tasks: tasks.batch(calls, then=then, key=key, connection=connection))
 
     def chain(
         self, first: TaskCall, *following: TaskCall | Task[..., Any], key: str | None = None, connection: Any = None

@@ -38,7 +38,8 @@ class BlockingTask(BackgroundTask[P, R]):
             InvalidInput: a call is wrong; nothing was queued.
             StoreUnavailable: the store does not answer; some calls may have been queued.
         """
-        return self._run(lambda task: task.enqueue_many(listed(calls)))
+        calls = listed(calls)
+        return self._run(lambda task: task.enqueue_many(calls))
 
     def result(self, item_id: str, *, timeout: Duration | None = None) -> Any:
         """What an item's execution returned, by the function's annotation; waits until the item has ended, at most
@@ -84,4 +85,5 @@ class BlockingCall(BackgroundCall[P]):
                 queued.
             StoreUnavailable: the store does not answer; some calls may have been queued.
         """
-        return self._run(lambda call: call.enqueue_many(listed(calls)))
+        calls = listed(calls)
+        return self._run(lambda call: call.enqueue_many(calls))
