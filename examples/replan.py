@@ -3,7 +3,7 @@
 Run it:  python examples/replan.py
 
     before: the last of 500 runs in the window of 16:00:36
-    a re-plan would move 500 of 500 forward
+    a re-plan would move 499 of 500 forward
     after: the last of 500 runs in the window of 16:00:16
 """
 
@@ -23,7 +23,7 @@ async def last_window(slots: SlotScheduler) -> str:
 
 async def main() -> None:
     async with SlotScheduler.open("memory://") as slots:
-        await slots.configure("bank", WindowPolicy(max_per_window=50, window="PT4S"))
+        await slots.configure("bank", WindowPolicy(max_per_window=50, window="PT4S", spread="even"))
         await slots.assign_many([(f"pay-{n}", FOUR) for n in range(500)], "bank")
         print("before:", await last_window(slots))
 

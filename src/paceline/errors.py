@@ -15,6 +15,7 @@
         ├── StoreUnavailable         unreachable, or too late; the only error a failure policy may absorb
         │   ├── BrokerUnavailable    the message log, of the stores, did not acknowledge
         │   ├── StoreReadOnly        it answers, and takes no writes: a standby, or a file without the right to write
+        │   ├── LockTimeout          another session holds a config's lock; names it
         │   ├── StoreFull            it answers, and has no space left for writes
         │   └── StoreLagging         it answers, and does not finish writes in time
         ├── StoreRefused             it answers, and rejects this login: a setting to correct, never policy
