@@ -54,7 +54,10 @@ class PgBouncer(Server):
         file = self.directory / "pgbouncer.ini"
         file.write_text("\n".join(lines) + "\n")
         file.chmod(0o644)
-        return [self._program, str(file)]
+        # The account that it runs under may not read where it was unpacked.
+        program = self.directory / "pgbouncer"
+        shutil.copy(self._program, program)
+        return [str(program), str(file)]
 
     def answers(self) -> bool:
         with psycopg.connect(self.url("postgres"), connect_timeout=2, prepare_threshold=None) as connection:

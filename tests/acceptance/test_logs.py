@@ -76,7 +76,6 @@ def eventually_written(service: Service, *texts: str) -> None:
         ("info", r"Config cache miss for tight, loaded from DB", {"config": "tight"}),
         ("info", r"Config updated: tight maxPerWindow=1->5", {"config": "tight", "config_version": 2}),
         ("warning", r"REDIS DOWN — Falling back to Postgres", {}),
-        ("warning", r"user 7: the old quota could not be dropped from Redis yet", {"user_id": 7}),
         ("info", r"SMS Sent: 7: hello\\nworld", {"user_id": 7}),
         ("warning", r"the limit store can't be reached", {}),
     ],

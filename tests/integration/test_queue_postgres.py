@@ -149,7 +149,7 @@ async def test_the_listener_comes_back_after_its_connection_was_cut(store: Queue
 
 
 def plan_of_a_claim(connection: psycopg.Connection[Any], limit: int) -> str:
-    bounds = [str(limit), "1000000", None, None, str(limit)]
+    bounds = [str(limit), "1000000", None, None, str(limit), "f", "worker", "1.0"]
     arguments = [None, "PAY", "60000000", "B", "t", "{}", "{}", "{}", "{}", "", *bounds]
     connection.execute("BEGIN")
     connection.execute(BY_KEY.sql)

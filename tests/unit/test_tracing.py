@@ -25,7 +25,7 @@ from paceline.errors import ConfigurationError, NotFound, SlotsExhausted, StoreU
 from paceline.server.settings import Settings
 from paceline.server.wiring import telemetry
 from paceline.server.wiring.telemetry import collect_traces, traces_sent
-from paceline.slots.model import SlotRequest, WindowPolicy
+from paceline.slots.model import BookingGroup, WindowPolicy
 from paceline.slots.packing import Booking
 from paceline.slots.scheduler import SlotScheduler
 from paceline.testing import eventually
@@ -183,19 +183,14 @@ class Stores(MemorySlotStore):
         self.let_go = asyncio.Event()
         self.fails = False
 
-    async def book(
-        self,
-        names: str | Sequence[str],
-        requests: Sequence[SlotRequest],
-        *,
-        now_ms: int | None = None,
-        owner: str | None = None,
-    ) -> list[Booking]:
+    async def book_groups(
+        self, groups: Sequence[BookingGroup], *, now_ms: int | None = None, template_configs: int = 0
+    ) -> list[list[Booking]]:
         self.entered.set()
         await self.let_go.wait()
         if self.fails:
             raise StoreUnavailable("away, says the driver at 10.0.0.1")
-        return await super().book(names, requests, now_ms=now_ms, owner=owner)
+        return await super().book_groups(groups, now_ms=now_ms, template_configs=template_configs)
 
 
 async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(collected: Collected) -> None:
@@ -309,8 +304,10 @@ async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
     assert outcomes == {"traced": "failed", "alone": "completed"}
     assert "DE89370400440532013000" not in "".join(span.to_json() for span in spans.values())
     records = [record for record in caplog.records if record.name == "paceline.dispatch"]
-    assert [record.getMessage() for record in records] == ["WORK traced is a dead letter, retryCount=1"]
-    assert (records[0].item_type, records[0].item_id) == ("WORK", "traced")  # type: ignore[attr-defined]
+    raised, dead = (record.getMessage() for record in records)
+    assert raised.startswith("WORK traced raised\nTraceback (most recent call last):\n")
+    assert dead == "WORK traced is a dead letter, retryCount=1"
+    assert {(record.item_type, record.item_id) for record in records} == {("WORK", "traced")}  # type: ignore[attr-defined]
 
 
 def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from paceline.durations import LATEST_MS, duration_ms, parse_duration, parse_instant, to_ms
-from paceline.errors import Conflict, InvalidInput, NotFound
+from paceline.errors import Conflict, InvalidInput, LockTimeout, NotFound
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot, PolicyVersion, checked_name
 from paceline.slots.replan import Candidate, Direction, Limits, PlannedConfig
@@ -24,6 +24,8 @@ from paceline.slots.windows import align
 
 T = TypeVar("T")
 
+_CHANGED = (Conflict, LockTimeout)
+"""Somebody else changes what was read, or is about to."""
 NOTICE = timedelta(minutes=1)
 LONGEST_NOTICE = timedelta(days=3660)
 MAX_TRIES = 8
@@ -246,7 +248,7 @@ async def _pull_some(store: ReplanStore, span: Span, reading: Reading, pace: Pac
     """Plans and moves the next slots in one transaction."""
     try:
         chunk = await store.pull_forward(span, reading, pace.limit)
-    except Conflict:
+    except _CHANGED:
         return await _pull_locked(store, span, reading, pace.limit, pace)
     await pace.give_way(chunk)
     return chunk
@@ -264,14 +266,14 @@ async def _pull_in_pieces(store: ReplanStore, span: Span, reading: Reading, pace
     briefly. A booking may take a place that was planned; then the rest is planned again."""
     try:
         plan = await store.plan_forward(span, reading, pace.whole)
-    except Conflict:
+    except _CHANGED:
         return await _pull_locked(store, span, reading, pace.whole, pace)
     made: list[SlotMove] = []
     while len(made) < len(plan.moves):
         piece = plan.moves[len(made) : len(made) + pace.limit]
         try:
             chunk = await store.carry_out(span, piece)
-        except Conflict:
+        except _CHANGED:
             done, following = broken_off(plan.examined, plan.moves, len(made), reading, plan.following)
             rest = await _pull_locked(store, span, following, pace.whole, pace)
             return rest._replace(examined=[*done, *rest.examined], moves=[*made, *rest.moves])
@@ -319,7 +321,7 @@ async def _retried(work: Callable[[], Awaitable[T]]) -> T:
     for attempt in range(1, MAX_TRIES + 1):
         try:
             return await work()
-        except Conflict:
+        except _CHANGED:
             if attempt == MAX_TRIES:
                 raise
     raise AssertionError("unreachable")
