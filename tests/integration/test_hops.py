@@ -11,7 +11,7 @@ from paceline import tracing
 from paceline.server.http.app import create_app
 from paceline.server.settings import Settings
 
-MOST_FILES, MOST_FUNCTIONS = 30, 118
+MOST_FILES, MOST_FUNCTIONS = 31, 120
 """The second of the two flushes, and the writer of all configs, have their price."""
 
 

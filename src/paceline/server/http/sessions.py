@@ -22,7 +22,7 @@ async def list_sessions(request: Request) -> Response:
     return json_response([OpenSession.of_session(each) for each in await services_of(request).sessions.all()])
 
 
-@router.delete("/{chosen}", summary="End sessions", response_model=list[OpenSession], responses=documented(404))
+@router.delete("/{chosen}", summary="End sessions", response_model=list[OpenSession], responses=documented(400, 404))
 async def end_sessions(request: Request, chosen: Chosen) -> Response:
     """Ends a session, or all of a caller, in every process at once; the answer has those that were ended."""
     return json_response([OpenSession.of_session(each) for each in await services_of(request).sessions.end(chosen)])

@@ -13,7 +13,7 @@ from paceline.errors import PacelineError
 
 log = logging.getLogger(__name__)
 
-WATCH_SECONDS = 5.0
+WATCH_SECONDS = 10.0
 MAX_DOWNSTREAMS = 100
 """With metrics of their own; the first by name."""
 MEANINGS = {
