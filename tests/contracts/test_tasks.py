@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from paceline import ConfigurationError, Conflict, Discard, InvalidInput, Retry, Snooze, Tasks, current_task
+from paceline import ConfigurationError, Conflict, Discard, Downstream, InvalidInput, Retry, Snooze, Tasks, current_task
 from paceline.dispatch.model import ItemDetail
 from paceline.dispatch.periodic import Periodic
 from paceline.dispatch.status import Status
@@ -265,6 +265,61 @@ async def test_a_rate_holds_executions_back(tasks: Tasks) -> None:
         for number in range(5):
             assert (await ended(paced, str(number))).item.status is Status.COMPLETED
     assert all(later - earlier >= 1 for earlier, later in zip(began, began[3:], strict=False))
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async def", "def"])
+async def test_a_downstream_holds_executions_back(tasks: Tasks, plain: bool) -> None:
+    began: list[float] = []
+    shop = Downstream("shop", tasks.url, rate="3/second", limits={"rows": "1000/minute"}, call_timeout=5)
+
+    async def call(number: int) -> None:
+        began.append(time.monotonic())
+        current_task().call.settle(rows=100)
+        if number == 4:
+            raise Discard("no such row")
+
+    def plain_call(number: int) -> None:
+        began.append(time.monotonic())
+        current_task().call.settle(rows=100)
+        current_task().call.answered()
+        if number == 4:
+            raise Discard("no such row")
+
+    paced = tasks.task(name="PACED", downstream=shop)(plain_call if plain else call)
+    for number in range(5):
+        await paced.options(key=str(number)).enqueue(number)
+    async with working(tasks):
+        statuses = [(await ended(paced, str(number))).item.status for number in range(5)]
+        await eventually(lambda: shop.running == 0)
+        await shop.close()  # it reports what it has seen
+        totals = (await shop.state()).totals
+    assert statuses == [Status.COMPLETED] * 4 + [Status.DEAD_LETTER]
+    assert all(later - earlier >= 1 for earlier, later in zip(began, began[3:], strict=False))
+    # An exception alone does not say whether the call has arrived.
+    assert (totals.calls, totals.unknown) == (5, 0 if plain else 1)
+
+
+async def test_what_waits_for_a_downstream_has_not_begun(tasks: Tasks) -> None:
+    began: list[str] = []
+    shop = Downstream("shop", tasks.url, rate="100/second", call_timeout=5)
+
+    @tasks.task(downstream=shop, retries=0)
+    async def held() -> None:
+        began.append(current_task().item_id)
+
+    await shop.pause()
+    await held.options(key="one").enqueue()
+    async with working(tasks):
+        await eventually(lambda: shop.waiting == 1)
+        await (await tasks.queue()).pause("HELD")
+        # The kill switch takes back what waits, and gives its place in the line to others.
+        await eventually(lambda: shop.waiting == 0)
+        await shop.resume()
+        assert (await held.show("one")).item.attempt <= 1
+        assert began == []
+        await (await tasks.queue()).resume("HELD")
+        detail = await ended(held, "one")
+    assert (detail.item.status, detail.item.attempt, began) == (Status.COMPLETED, 1, ["one"])
 
 
 async def test_a_worker_writes_what_the_decorator_states_and_nothing_else(tasks: Tasks) -> None:

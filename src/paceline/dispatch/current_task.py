@@ -15,6 +15,7 @@ from paceline.dispatch.worker.threads import run_on_thread
 from paceline.errors import Conflict, StoreUnavailable
 
 if TYPE_CHECKING:
+    from paceline.dispatch.downstream_turn import DownstreamTurn
     from paceline.dispatch.ports import OutcomeSink
     from paceline.dispatch.worker.places import Place
 
@@ -43,11 +44,13 @@ class CurrentTask:
         priority: int = DEFAULT_PRIORITY,
         place: Place | None = None,
         stopping: Callable[[], bool] = never,
+        turn: DownstreamTurn | None = None,
     ) -> None:
         self._claim = claim
         self._stopping = stopping
         self._abandoned = False
         self._place = place
+        self.turn = turn
         self.lane = lane
         """A tenant, say."""
         self.priority = priority
@@ -82,6 +85,18 @@ class CurrentTask:
         out. A `def` task, which can't be interrupted, should ask from time to time, and return."""
         timed_out = self.deadline is not None and datetime.now(UTC) >= self.deadline
         return timed_out or self._abandoned
+
+    @property
+    def call(self) -> DownstreamTurn:
+        """The execution's call of its downstream, to `settle` its costs, or to say that it was `answered` or `refused`.
+        Callable from a `def` task's thread.
+
+        Raises:
+            RuntimeError: the task has no downstream.
+        """
+        if self.turn is None:
+            raise RuntimeError(f"{self.item_type} has no downstream; give it one by @tasks.task(downstream=…)")
+        return self.turn
 
     async def run_on_thread(self, function: Callable[[], R], *, timeout: float | None = None) -> R:
         """What a plain function returns or raises, on the thread that this execution holds."""

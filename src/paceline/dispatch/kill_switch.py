@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from paceline.clock import uptime
 from paceline.dispatch.model import Postponed
-from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.dispatch.ports import OutcomeSink
 from paceline.errors import StoreError, StoreUnavailable
 
 T = TypeVar("T")
@@ -121,8 +121,10 @@ class KillSwitch:
         return is_on
 
 
-async def admitted(guard: Guard, sink: OutcomeSink, plan: str, item_type: str, every: float = SWITCH_SECONDS) -> bool:
-    """Waits until the plan admits one call; False as soon as the kill switch is off, `StoreError` if its
+async def admitted(
+    admission: Awaitable[object], sink: OutcomeSink, item_type: str, every: float = SWITCH_SECONDS
+) -> bool:
+    """Waits for the admission of one call; False as soon as the kill switch is off, `StoreError` if its
     state is unknown. The switch is watched meanwhile, not read afterwards: an admitted call must leave at once, or a
     slow read would let calls bunch. If the switch could not be read lately, the admission is lost."""
     switch = asyncio.ensure_future(_switched_off(sink, item_type, every))
@@ -130,7 +132,7 @@ async def admitted(guard: Guard, sink: OutcomeSink, plan: str, item_type: str, e
         async with asyncio.timeout(None) as timeout:
             switch.add_done_callback(lambda _: _end(timeout))
             # Awaited here, for the same reason as in `KillSwitch.watch`.
-            await guard.admit(plan, item_type)
+            await admission
         if not sink.was_on(item_type):
             raise StoreUnavailable("the kill switch could not be read in time")
         return True

@@ -20,6 +20,7 @@ from paceline.dispatch.tasks.arguments import Arguments, LoadedCall, UnknownPara
 from paceline.dispatch.tasks.batches import MEMBERS, THEN, Members, next_request
 from paceline.dispatch.tasks.policies import Backoff, pause_before
 from paceline.dispatch.worker.threads import is_coroutine_function
+from paceline.downstream.downstream import Downstream
 from paceline.errors import InvalidInput, StoreUnavailable
 
 log = logging.getLogger("paceline.dispatch")
@@ -86,6 +87,7 @@ class TaskExecution:
     listeners: Sequence[EventListener] = ()
     cancel_seconds: float = CANCEL_SECONDS
     around: Around | None = None
+    downstream: Downstream | None = None
 
     @property
     def on_thread(self) -> bool:
@@ -129,6 +131,11 @@ class TaskExecution:
     async def _call(self, current: CurrentTask, context: Any) -> Any:
         args, kwargs = self._loaded(current, context)
         call = partial(self.function, *args, **kwargs)
+        if current.turn is None:
+            return await self._body(current, call)
+        return await current.turn.around(partial(self._body, current, call))
+
+    async def _body(self, current: CurrentTask, call: Callable[[], Any]) -> Any:
         if self.timeout is not None:
             current.deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         if not is_coroutine_function(self.function):

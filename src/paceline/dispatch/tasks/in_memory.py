@@ -44,10 +44,10 @@ class InMemory:
         registry = Registry(*domains)
         async with DispatchQueue.open("memory://") as queue:
             for domain in registry:
-                # Without a guard: a test need not wait for a rate.
+                # Without a guard, and not at a downstream's pace: a test need not wait for a rate.
                 await queue.configure(domain.item_type, **_settings(domain))
             outcomes = OutcomeReporter(queue.store)
-            engine = LocalEngine(registry, outcomes)
+            engine = LocalEngine(registry, outcomes, at_pace=False)
             try:
                 yield cls(queue, engine, runs=runs)
             finally:

@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from paceline.dispatch.outcomes import checked_pause
+from paceline.downstream.downstream import Downstream
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.options import is_number
 
@@ -80,6 +81,24 @@ def checked_timeout(timeout: Duration | None) -> float | None:
     if seconds <= 0:
         raise ConfigurationError("timeout", "must be longer than nothing")
     return seconds
+
+
+def checked_call_timeout(timeout: float | None, downstream: Any) -> float | None:
+    """The time-out of a task that calls a downstream: its calls count no longer than `call_timeout`.
+
+    Raises:
+        ConfigurationError: it is no `Downstream`, or the task's time-out is longer than its calls count.
+    """
+    if downstream is None:
+        return timeout
+    if not isinstance(downstream, Downstream):
+        raise ConfigurationError("downstream", "must be a Downstream; the worker waits for it on its event loop")
+    if timeout is None:
+        return downstream.call_timeout
+    if timeout > downstream.call_timeout:
+        longest = f"the call_timeout of {downstream.name!r}, {downstream.call_timeout:g} s"
+        raise ConfigurationError("timeout", f"{timeout:g} s is longer than {longest}; raise that one, or lower this")
+    return timeout
 
 
 def checked_grace(grace: Duration) -> float:

@@ -18,6 +18,7 @@ from paceline.dispatch.status import Status
 from paceline.dispatch.tasks.arguments import NOT_KEPT, Arguments
 from paceline.dispatch.tasks.policies import Backoff, Duration
 from paceline.dispatch.tasks.unique import NOT_UNIQUE, Unique, checked_words
+from paceline.downstream.downstream import Downstream
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, NotFound, TaskFailed
 
@@ -42,6 +43,7 @@ class Definition:
     priority: int | None = None
     lane: str | None = None
     unique: Unique = NOT_UNIQUE
+    downstream: Downstream | None = None
 
 
 class CallOptions(NamedTuple):

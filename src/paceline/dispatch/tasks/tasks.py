@@ -11,13 +11,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from paceline.dispatch.config import DEFAULT_QUEUE
+from paceline.dispatch.downstream_turn import downstream_of
 from paceline.dispatch.encryption import encryption_of
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
 from paceline.dispatch.periodic import checked_name
 from paceline.dispatch.ports import DispatchObserver, Guard
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.rate_guard import RateGuard
-from paceline.dispatch.registry import Domain
+from paceline.dispatch.registry import Domain, Execute
 from paceline.dispatch.schedules import CatchUp, Schedule
 from paceline.dispatch.tasks.batches import batch_requests, chain_request
 from paceline.dispatch.tasks.declarations import Declared, declare_schedules, declared_config
@@ -28,6 +29,7 @@ from paceline.dispatch.tasks.policies import (
     Duration,
     Exponential,
     checked_backoff,
+    checked_call_timeout,
     checked_grace,
     checked_timeout,
 )
@@ -39,6 +41,7 @@ from paceline.dispatch.worker.dispatching import dispatching
 from paceline.dispatch.worker.engine import GRACE_SECONDS
 from paceline.dispatch.worker.pace import MAX_PREFETCH
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS
+from paceline.downstream.downstream import Downstream
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from paceline.limits.limiter import AsyncLimiter
@@ -80,6 +83,7 @@ class _OnLoop:
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     defining: asyncio.Lock = field(default_factory=asyncio.Lock)
     defined: set[str] = field(default_factory=set)
+    downstreams: set[Downstream] = field(default_factory=set)
 
 
 _borrowed: ContextVar[_OnLoop | None] = ContextVar("paceline_borrowed_queue", default=None)
@@ -166,6 +170,7 @@ class Tasks:
         queue: str = DEFAULT_QUEUE,
         unique: str | None = None,
         unique_period: Duration | None = None,
+        downstream: Downstream | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -185,6 +190,7 @@ class Tasks:
         queue: str = DEFAULT_QUEUE,
         unique: str | None = None,
         unique_period: Duration | None = None,
+        downstream: Downstream | None = None,
     ) -> Any:
         """Makes a function a task: `@tasks.task` or `@tasks.task(retries=5, …)`.
 
@@ -198,12 +204,17 @@ class Tasks:
         some of them. With `unique="arguments"`, calls with the same arguments are one item, and with `while_waiting`
         as long as that waits; with `unique_period`, calls with the same key or arguments are one item per period.
 
+        With `downstream`, each execution is a call of it: the worker waits for its turn, and the body begins at once
+        when it has it. The body ends, or is cancelled, within the downstream's `call_timeout`, which is the default of
+        `timeout`.
+
         Raises:
             ConfigurationError: an option or the function's signature is wrong, or the name is taken.
         """
         if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= MAX_RETRIES:
             raise ConfigurationError("retries", f"must be a whole number from 0 to {MAX_RETRIES}")
         seconds, policy = checked_timeout(timeout), checked_backoff(Exponential() if backoff is None else backoff)
+        seconds = checked_call_timeout(seconds, downstream)
         same = checked_unique(unique, unique_period)
         try:
             checked_lane(lane)
@@ -223,7 +234,7 @@ class Tasks:
                 lane_concurrency=lane_concurrency,
                 queue=queue,
             )
-            task = Task(self, function, Definition(config, seconds, policy, priority, lane, same))
+            task = Task(self, function, Definition(config, seconds, policy, priority, lane, same, downstream))
             self._tasks[item_type] = task
             return task
 
@@ -288,6 +299,7 @@ class Tasks:
             self._listeners,
             self._cancel_seconds,
             RelatedItems(self),
+            definition.downstream,
         )
 
     @property
@@ -480,7 +492,8 @@ class Tasks:
         await (await self._ready(known)).enqueue_requests([request])
 
     async def close(self) -> None:
-        """Closes the queue, if it was opened on this event loop. The next use opens it again."""
+        """Closes the queue, and the downstreams that workers called, if they were opened on this event loop. The next
+        use opens them again."""
         state = self._states.pop(asyncio.get_running_loop(), None)
         if state is not None:
             await state.stack.aclose()
@@ -516,9 +529,18 @@ class Tasks:
             _check_count("concurrency", concurrency)
         queue = await self.queue()
         served = await self._served(queue, options.get("queues"))
+        self._close_with_queue(domain.execute for domain in served)
         async with self._guard(queue) as guard, self._dispatching(queue, served, guard, options):
             await declare_schedules(queue, self._periodic)
             yield [domain.item_type for domain in served]
+
+    def _close_with_queue(self, served: Iterable[Execute]) -> None:
+        """The downstreams that this event loop calls are closed when its queue is."""
+        state = self._on_loop()
+        for downstream in {downstream_of(execute) for execute in served} - {None, *state.downstreams}:
+            if downstream is not None:
+                state.downstreams.add(downstream)
+                state.stack.push_async_callback(downstream.close)
 
     async def _served(self, queue: DispatchQueue, queues: Iterable[str] | None) -> list[Domain]:
         """The tasks in these queues, by their settings now: an operator may have moved one."""

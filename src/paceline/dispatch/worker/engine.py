@@ -18,6 +18,7 @@ from paceline.clock import uptime
 from paceline.dispatch import events
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.current_task import CurrentTask, enter_task
+from paceline.dispatch.downstream_turn import downstream_of, turn_of
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
 from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
 from paceline.dispatch.outcomes import Retry
@@ -38,7 +39,7 @@ from paceline.dispatch.registry import Registry
 from paceline.dispatch.task_errors import describe, traceback_of
 from paceline.dispatch.worker.pace import Pace
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS, Place, Places, execute_on
-from paceline.dispatch.worker.run import LONGEST_HEARTBEAT, Run, heartbeat_interval, needs_permit
+from paceline.dispatch.worker.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from paceline.dispatch.worker.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
 from paceline.dispatch.worker.threads import needs_thread
 from paceline.errors import NotFound, StoreError, StoreUnavailable
@@ -62,7 +63,7 @@ class LocalEngine:
     `max_context_bytes` or more, it takes no further items of it.
 
     An execution waits in this order: for its time, for a place, for the kill switch, and last for its permit. Then its
-    body begins.
+    body begins. With `at_pace=False` nothing waits for a downstream, and none is called: for tests.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class LocalEngine:
         max_context_bytes: int = CLAIM_BYTES,
         grace: float = GRACE_SECONDS,
         observer: DispatchObserver | None = None,
+        at_pace: bool = True,
     ) -> None:
         self._registry = registry
+        self._at_pace = at_pace
         self._sink = sink
         self._start_check = StartCheck(sink, guard or NoGuard())
         self._pace = Pace(prefetch)
@@ -137,6 +140,7 @@ class LocalEngine:
             execution_id,
             on_thread=self._needs_thread(item_type),
             counts=request.has_begun,
+            turn=turn_of(self._registry[item_type].execute, at_pace=self._at_pace),
         )
         running = self._runs.get(execution_id)
         if running is not None:
@@ -180,7 +184,7 @@ class LocalEngine:
             return 0
         on_thread, mine = self._needs_thread(item_type), self._waiting[item_type]
         free = self._places.free(on_thread=on_thread)
-        if needs_permit(config):
+        if self._needs_permit(config):
             free = self._places.free_at_permit(item_type, on_thread=on_thread)
         else:
             # Others of this kind, which were here first.
@@ -191,7 +195,7 @@ class LocalEngine:
     def reserved(self, config: DispatchConfig, limit: int) -> Iterator[int]:
         on_thread = self._needs_thread(config.item_type)
         free = self._places.free(on_thread=on_thread) - self._waiting_for[on_thread] - self._reserved.total()
-        waits = needs_permit(config) or config.jitter_window_ms or self._waiting[config.item_type]
+        waits = self._needs_permit(config) or config.jitter_window_ms or self._waiting[config.item_type]
         places = 0 if waits else min(limit, max(0, free))
         self._reserved[on_thread] += places
         try:
@@ -291,6 +295,8 @@ class LocalEngine:
                     self._observer.executed(item_type, uptime() - began)
             finally:
                 place.release()
+                if run.turn is not None:
+                    await run.turn.leave()  # if its body was never reached
         except StartRefused as refusal:
             return None if refusal.lost else self._release(refusal.reason)
         except asyncio.CancelledError as error:
@@ -388,7 +394,9 @@ class LocalEngine:
     async def _call(self, run: Run, context: Any, place: Place) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id
         request = run.request
-        enter_task(CurrentTask(run.current_claim, self._sink, request.lane, request.priority, place, self.is_closing))
+        enter_task(
+            CurrentTask(run.current_claim, self._sink, request.lane, request.priority, place, self.is_closing, run.turn)
+        )
         if not tracing.is_on():
             return await execute_on(place, run.execute, item_id, context)
         attributes = {"paceline.item_type": item_type, "paceline.item_id": item_id}
@@ -418,6 +426,12 @@ class LocalEngine:
                 # A newer claim may have taken the run over during the report.
                 if run.claim is claim:
                     return
+
+    def _needs_permit(self, config: DispatchConfig) -> bool:
+        """Whether executions of this type need a permit."""
+        if config.start_plan is not None or config.item_type not in self._registry:
+            return config.start_plan is not None
+        return downstream_of(self._registry[config.item_type].execute) is not None
 
     def _needs_thread(self, item_type: str) -> bool:
         on_thread = self._on_thread.get(item_type)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from paceline.clock import uptime
-from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.downstream_turn import DownstreamTurn
 from paceline.dispatch.model import Claim
 from paceline.dispatch.ports import StartRequest
 from paceline.dispatch.registry import Execute
@@ -26,6 +26,8 @@ class Run:
     execution_id: str
     on_thread: bool = False
     """It runs a plain function."""
+    turn: DownstreamTurn | None = None
+    """Its call of its task's downstream."""
     after: asyncio.Task[None] | None = None
     """An earlier run of the same item whose task has not ended yet."""
     task: asyncio.Task[None] | None = None
@@ -49,8 +51,8 @@ class Run:
 
     @property
     def needs_permit(self) -> bool:
-        """Its item type has an admission plan."""
-        return needs_permit(self.request.config)
+        """Its item type has an admission plan, or its task a downstream."""
+        return self.turn is not None or self.request.config.start_plan is not None
 
     @property
     def over(self) -> bool:
@@ -61,11 +63,6 @@ class Run:
     def silent(self) -> bool:
         """Its last heartbeat is so old that stale recovery may soon take its claim, or has."""
         return uptime() - self.seen >= self.request.config.stale_claim_threshold_mins * 30
-
-
-def needs_permit(config: DispatchConfig) -> bool:
-    """Whether executions of this type need a permit."""
-    return config.start_plan is not None
 
 
 def heartbeat_interval(request: StartRequest) -> float:

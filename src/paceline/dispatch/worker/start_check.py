@@ -57,20 +57,29 @@ class StartCheck:
                     raise StartRefused("its claim was lost", lost=True)
                 if not await self._sink.enabled(item_type):
                     raise StartRefused("the kill switch was off at its time")
-                if not (run.counts or await self._begins(run)):
-                    raise StartRefused("its claim was lost", lost=True)
+                if run.turn is None:
+                    await self._count(run)
                 if not self._sink.was_on(item_type):
                     continue  # the store was slow
+                if run.needs_permit and not await self._admitted(run, plan):
+                    continue
+                if run.turn is not None:
+                    await self._count(run)
                 # Checked again after the wait, without the store: this process may have been frozen meanwhile.
-                if (plan is None or await self._admitted(run, plan)) and not run.silent:
+                if not run.silent and (run.turn is None or self._sink.was_on(item_type)):
                     self._no_plan.pop(item_type, None)
                     return
             except StoreError:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
+    async def _count(self, run: Run) -> None:
+        if not (run.counts or await self._begins(run)):
+            raise StartRefused("its claim was lost", lost=True)
+
     async def _begins(self, run: Run) -> bool:
-        """Writes that the body begins. Before the wait for the permit: a call must leave at once when it has that."""
+        """Writes that the body begins. Before the wait for a plan's permit: its call must leave at once. The permit of
+        a downstream is confirmed when the body begins, so that what waits for it does not count as begun."""
         claim, sent_at = run.claim, uptime()
         run.counts = await self._sink.begins(claim)
         if run.claim is not claim:
@@ -89,14 +98,22 @@ class StartCheck:
             run.seen = sent_at
         return is_held
 
-    async def _admitted(self, run: Run, plan: str) -> bool:
-        """Whether the plan has admitted it; False if the kill switch was turned off meanwhile."""
+    async def _admitted(self, run: Run, plan: str | None) -> bool:
+        """Whether its plan and its downstream have admitted it; False if the kill switch was turned off meanwhile."""
         item_type = run.claim.item_type
         every = min(max(run.request.config.dispatch_interval_secs / 2, SHORTEST_WATCH), SWITCH_SECONDS)
         try:
-            return await admitted(self._guard, self._sink, plan, item_type, every)
+            return await admitted(self._permits(run, plan), self._sink, item_type, every)
         except NotFound:
+            if plan is None:
+                raise
             raise StartRefused(self._refuse_without_plan(item_type, plan)) from None
+
+    async def _permits(self, run: Run, plan: str | None) -> None:
+        if plan is not None:
+            await self._guard.admit(plan, run.claim.item_type)
+        if run.turn is not None:
+            await run.turn.enter()
 
     def _refuse_without_plan(self, item_type: str, plan: str) -> str:
         """No item's failure: all are released, and retried later."""

@@ -15,7 +15,19 @@ from uuid import RFC_4122, UUID
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from paceline import BatchOutcome, CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent, Tasks, current_task
+from paceline import (
+    BatchOutcome,
+    BlockingDownstream,
+    CurrentTask,
+    Discard,
+    Downstream,
+    Exponential,
+    Retry,
+    Snooze,
+    TaskEvent,
+    Tasks,
+    current_task,
+)
 from paceline.dispatch.config import rate_plan
 from paceline.dispatch.status import Status
 from paceline.dispatch.tasks import unique
@@ -224,12 +236,21 @@ def test_a_generator_is_refused(tasks: Tasks) -> None:
         ({"backoff": "PT1S"}, "backoff"),
         ({"backoff": [-1]}, "backoff"),
         ({"name": "9 lives"}, "name"),
+        ({"downstream": "bank"}, "downstream"),
+        ({"downstream": BlockingDownstream("bank", rate="5/second")}, "downstream"),
+        ({"downstream": Downstream("bank", rate="5/second", call_timeout=5), "timeout": 6}, "timeout"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(tasks: Tasks, options: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         tasks.task(**options)(lambda: None)
     assert caught.value.field == field
+
+
+def test_a_task_runs_no_longer_than_its_calls_count(tasks: Tasks) -> None:
+    bank = Downstream("bank", rate="5/second", call_timeout=5)
+    assert tasks.task(downstream=bank, name="whole")(lambda: None).definition.timeout == 5
+    assert tasks.task(downstream=bank, name="shorter", timeout=2)(lambda: None).definition.timeout == 2
 
 
 async def test_a_function_that_can_be_no_task_is_refused(tasks: Tasks) -> None:

@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from paceline.dispatch.current_task import CurrentTask, enter_task
+from paceline.dispatch.downstream_turn import DownstreamTurn
 from paceline.dispatch.engines.temporal.claim_memo import KEY, Call, ClaimMemo
 from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
 from paceline.dispatch.engines.temporal.item_places import ItemPlaces
@@ -55,13 +56,15 @@ class ActivityGuard(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         place: Place | None = None
+        turn: DownstreamTurn | None = None
         try:
             if KEY in input.headers:
                 call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
                 if call is not None:
                     place = await self._place_of(call.memo)
-                    await self._check(call)
-                    self._enter(call.memo, place)
+                    turn = self._turn_of(call.memo)
+                    await self._check(call, turn)
+                    self._enter(call.memo, place, turn)
             return await super().execute_activity(input)
         except Postponed as postponed:
             attempts = activity.info().attempt - 1
@@ -69,10 +72,17 @@ class ActivityGuard(ActivityInboundInterceptor):
         finally:
             if place is not None:
                 place.release()
+            if turn is not None:
+                await turn.leave()  # if its body was never reached
 
-    def _enter(self, memo: ClaimMemo, place: Place | None) -> None:
+    def _enter(self, memo: ClaimMemo, place: Place | None, turn: DownstreamTurn | None) -> None:
         if self._sink is not None:
-            enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority, place, _stopping()))
+            enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority, place, _stopping(), turn))
+
+    def _turn_of(self, memo: ClaimMemo) -> DownstreamTurn | None:
+        if self._places is None or activity.info().activity_type != EXECUTE:
+            return None
+        return self._places.turn(memo.claim.item_type)
 
     async def _place_of(self, memo: ClaimMemo) -> Place | None:
         """A thread for an item's own function, before all other waits."""
@@ -82,21 +92,21 @@ class ActivityGuard(ActivityInboundInterceptor):
         with _heartbeats(info):
             return await self._places.of(memo.claim, memo.lane, memo.priority)
 
-    async def _check(self, call: Call) -> None:
+    async def _check(self, call: Call, turn: DownstreamTurn | None) -> None:
         info = activity.info()
         # An earlier attempt may have made the call.
         first = call.first and info.attempt == 1
         item_type = call.memo.claim.item_type
         names = self._guarded.get(item_type)
         if names is None or info.activity_type in names:
-            await self._wait(call.memo, first)
+            await self._wait(call.memo, first, turn)
         elif first and not await self._enabled(item_type):
             raise _refusal(SWITCHED_OFF, OFF)
         elif first:
             await self._begin(call.memo.claim)
 
-    async def _wait(self, memo: ClaimMemo, first: bool) -> None:
-        """Waits for the kill switch and the plan, and gives the attempt back before the activity times out."""
+    async def _wait(self, memo: ClaimMemo, first: bool, turn: DownstreamTurn | None) -> None:
+        """Waits for the kill switch, plan and downstream, and gives the attempt back before the activity times out."""
         info, plan, item_type = activity.info(), memo.plan, memo.claim.item_type
         limit = _wait_timeout(info)
         try:
@@ -104,7 +114,7 @@ class ActivityGuard(ActivityInboundInterceptor):
                 async with asyncio.timeout(limit):
                     if first and await self._enabled(item_type):
                         await self._begin(memo.claim)
-                    while not await self._admitted(plan, item_type):
+                    while not await self._admitted(plan, item_type, turn):
                         if first:
                             raise _refusal(SWITCHED_OFF, OFF)
                         # It has had an effect already: it continues from here when the switch is on again.
@@ -113,18 +123,26 @@ class ActivityGuard(ActivityInboundInterceptor):
             message = f"plan {plan!r} did not admit it within {limit} s" if plan else OFF
             raise _refusal(NOT_ADMITTED, message, attempts=info.attempt - 1) from None
 
-    async def _admitted(self, plan: str | None, item_type: str) -> bool:
-        """Waits until the plan admits it, if it has one; False if the kill switch is off."""
+    async def _admitted(self, plan: str | None, item_type: str, turn: DownstreamTurn | None) -> bool:
+        """Waits until its plan and its downstream admit it, if it has them; False if the kill switch is off."""
         while True:
             try:
-                if plan is None:
+                if plan is None and turn is None:
                     return await self._enabled(item_type)
                 if self._sink is None:
-                    await self._guard.admit(plan, item_type)
+                    await self._permits(plan, item_type, turn)
                     return True
-                return await self._enabled(item_type) and await admitted(self._guard, self._sink, plan, item_type)
+                return await self._enabled(item_type) and await admitted(
+                    self._permits(plan, item_type, turn), self._sink, item_type
+                )
             except StoreError:
                 await asyncio.sleep(STORE_PAUSE)
+
+    async def _permits(self, plan: str | None, item_type: str, turn: DownstreamTurn | None) -> None:
+        if plan is not None:
+            await self._guard.admit(plan, item_type)
+        if turn is not None:
+            await turn.enter()
 
     async def _begin(self, claim: Claim) -> None:
         """From here on the attempt counts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.dispatch.downstream_turn import DownstreamTurn, turn_of
 from paceline.dispatch.model import Claim
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.worker.places import Place, Places
@@ -20,3 +21,7 @@ class ItemPlaces:
         if claim.item_type not in self._registry or not needs_thread(self._registry[claim.item_type].execute):
             return None
         return await self._places.acquire(claim.item_type, lane, priority, on_thread=True)
+
+    def turn(self, item_type: str) -> DownstreamTurn | None:
+        """A call of the downstream of the item's function; None if it has none."""
+        return turn_of(self._registry[item_type].execute) if item_type in self._registry else None

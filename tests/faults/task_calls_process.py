@@ -1,0 +1,45 @@
+"""A worker whose tasks call a recorder as their downstream. Run by the tests:
+
+    python -m tests.faults.task_calls_process URL RECORDER-PORT
+
+It prints a line when it works, and ends when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from paceline import Downstream, Tasks
+from tests.faults.recorder import report
+
+RATE = 20
+
+
+def calls(url: str, port: int) -> Tasks:
+    """The tasks; the port may be 0 where nothing runs."""
+    tasks = Tasks(url)
+    downstream = Downstream("recorder", url, rate=f"{RATE}/second", call_timeout=2)
+
+    @tasks.task(name="CALL", downstream=downstream)
+    async def call(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"call\n")
+        await reader.readline()
+        writer.close()
+
+    @tasks.task(name="PLAIN_CALL", downstream=downstream)
+    def plain_call(number: int) -> None:
+        report(port, "plain call")
+
+    return tasks
+
+
+async def main(url: str, port: int) -> None:
+    async with calls(url, port) as tasks, tasks.running():
+        print("works", flush=True)  # noqa: T201
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
