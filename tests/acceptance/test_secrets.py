@@ -123,7 +123,7 @@ def provider() -> Iterator[tuple[str, list[str]]]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if b"messageId" in body:
                 messages.append(self.path)
-            self.send_response(500 if len(messages) % 2 else 200)
+            self.send_response(429 if len(messages) % 2 else 200)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

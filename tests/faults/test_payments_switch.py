@@ -13,6 +13,8 @@ from tests.faults.bank_stack import Installation, installation
 from tests.temporal_namespaces import TemporalNamespace
 
 TPS = 8 if is_thorough() else 5
+PAYMENTS = 12 * TPS
+"""What is left to stop when the command has started, on a machine that is busy."""
 BOUND = 1.0
 WATCHED = 2.0
 """Seconds beyond the bound for which the bank is watched."""
@@ -37,7 +39,7 @@ def throw_and_release(installed: Installation, ids: list[str]) -> None:
 
 @pytest.mark.parametrize("mode", ["queue", "direct"])
 def test_embedded(tmp_path: Path, mode: str) -> None:
-    ids = [f"{mode}-{number:03d}" for number in range(6 * TPS)]
+    ids = [f"{mode}-{number:03d}" for number in range(PAYMENTS)]
     with Bank() as bank, installation(tmp_path, bank, "embedded", TPS, PAYMENTS_MODE=mode) as installed:
         installed.start("serve", "paceline", "serve", "--port", "0")
         due = installed.submit(ids)
@@ -46,7 +48,7 @@ def test_embedded(tmp_path: Path, mode: str) -> None:
 
 
 def test_two_workers_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
-    ids = [f"two-{number:03d}" for number in range(6 * TPS)]
+    ids = [f"two-{number:03d}" for number in range(PAYMENTS)]
     with Bank() as bank, installation(tmp_path, bank, postgres_url, TPS) as installed:
         for _ in range(2):
             installed.worker("dispatch")
@@ -56,7 +58,7 @@ def test_two_workers_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
 
 
 def test_temporal(tmp_path: Path, postgres_url: str, temporal_namespace: TemporalNamespace) -> None:
-    ids = [f"held-{number:03d}" for number in range(6 * TPS)]
+    ids = [f"held-{number:03d}" for number in range(PAYMENTS)]
     temporal = {"TEMPORAL_ADDRESS": temporal_namespace.address, "TEMPORAL_NAMESPACE": temporal_namespace.namespace}
     with Bank() as bank, installation(tmp_path, bank, postgres_url, TPS, **temporal) as installed:
         installed.worker("all")

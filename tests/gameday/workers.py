@@ -59,7 +59,8 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
         service, _ = await stack.enter_async_context(serving(folder, port, **variables))
         queue = await stack.enter_async_context(DispatchQueue.open(url, encryption_keys=[KEY]))
         strange = await stack.enter_async_context(DispatchQueue.open(url, encryption_keys=[OTHER_KEY]))
-        hung = await stack.enter_async_context(working(folder, "first", first, "dispatch", HOLDS="all", **own))
+        room = {"PACELINE_DISPATCH_CONCURRENCY": str(HELD)}
+        hung = await stack.enter_async_context(working(folder, "first", first, "dispatch", HOLDS="all", **own | room))
         await eventually(lambda: _knows(queue, "HELD"), within=60, every=0.2)
         await queue.enqueue_many("HELD", [(f"held-{number}", {}, None) for number in range(HELD)])
 
