@@ -104,6 +104,7 @@ def _parsed_object(value: object) -> object:
 
 
 JsonObject = Annotated[dict[str, str], BeforeValidator(_parsed_object)]
+JsonLists = Annotated[dict[str, list[str]], BeforeValidator(_parsed_object)]
 KafkaConfig = Annotated[dict[str, str | int | float | bool], BeforeValidator(_parsed_object)]
 
 

@@ -6,6 +6,7 @@ intake.py        POST /api/config and POST /api/send; decided in the database, m
 cached_quota.py  deciding in Redis, on budgets that the database leases
 delivery.py      the sender: at least once, each message id once; held.py: what has an unknown outcome
 attempts.py      every attempt as an event, off the send path
+inbound.py       messages of people: STOP, START, HELP, and their replies
 analytics.py     rates, peaks and anomalies from those events
 stores/          SQL and Redis        providers/   the console and a webhook
 
@@ -25,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline_sms.inbound import Inbound, Reply
     from paceline_sms.ports import Receipt
     from paceline_sms.provider import (
         Accepted,
@@ -40,15 +42,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Accepted",
     "Encoding",
+    "Inbound",
     "OnUnknown",
     "Provider",
     "Receipt",
     "Rejected",
+    "Reply",
     "SmsMessage",
     "Unavailable",
     "Unknown",
 ]
-_ELSEWHERE = {"Receipt": "ports", "Encoding": "segments"}
+_ELSEWHERE = {"Receipt": "ports", "Encoding": "segments", "Inbound": "inbound", "Reply": "inbound"}
 
 if not TYPE_CHECKING:
 

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 
 from paceline.errors import ConfigurationError, InvalidInput
-from paceline.server.setting_sections import JsonObject, ProviderUrl, Section, checked_headers
+from paceline.server.setting_sections import JsonLists, JsonObject, ProviderUrl, Section, checked_headers
+from paceline_sms.inbound import InboundWords
 from paceline_sms.model import checked_expiry
 from paceline_sms.quiet_hours import QuietHours
 
@@ -41,6 +42,14 @@ class SmsSettings(Section):
     """A number, or the SID of a messaging service."""
     twilio_receipts_url: ProviderUrl | None = None
     """The URL for Twilio's delivery reports: the public address of `/api/receipts/twilio`."""
+    twilio_inbound_url: ProviderUrl | None = None
+    """The URL that Twilio calls with messages of people: the public address of `/api/inbound/twilio`. Unset: the
+    address that the request came to."""
+    inbound_words: JsonLists = Field(default_factory=dict)
+    """Words that people send, a JSON object of lists: `{"stop": ["STOP", "BAJA"]}`. A list replaces the default words
+    of `stop`, `start` or `help`."""
+    inbound_replies: JsonObject = Field(default_factory=dict)
+    """What they are answered, a JSON object of texts: `{"help": "Call +49 30 1234"}`. Empty texts answer nothing."""
     sender: Literal["auto", "inline", "worker"] = "auto"
     """Which process sends: the service itself (`inline`), or `paceline worker sender`. `auto`: the service, unless
     there is Kafka."""
@@ -81,6 +90,24 @@ class SmsSettings(Section):
         try:
             checked_expiry(value)
         except InvalidInput as error:
+            raise ValueError(error.problem) from None
+        return value
+
+    @field_validator("inbound_words")
+    @classmethod
+    def _are_words(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        try:
+            InboundWords(words=value)
+        except ConfigurationError as error:
+            raise ValueError(error.problem) from None
+        return value
+
+    @field_validator("inbound_replies")
+    @classmethod
+    def _are_replies(cls, value: dict[str, str]) -> dict[str, str]:
+        try:
+            InboundWords(replies=value)
+        except ConfigurationError as error:
             raise ValueError(error.problem) from None
         return value
 

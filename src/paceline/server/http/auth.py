@@ -20,12 +20,11 @@ from paceline.server.http.browser import (
     session_secret,
 )
 from paceline.server.http.ingress import client_address
+from paceline.server.http.parameters import CALLBACKS
 from paceline.server.http.problem import Problem
 from paceline.server.http.services import FIELDS, Services
 
 TOKEN_PATHS = ("/api", "/admin")
-SIGNED_PATHS = ("/api/receipts/",)
-"""Called by providers, which sign requests instead of sending a token."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEALTH_PATHS = ("/health/", "/q/health/")
 MAX_HEADER_BYTES = 32 * 1024
@@ -124,7 +123,7 @@ def is_audited(method: str, path: str) -> bool:
 
 def is_guarded(path: str) -> bool:
     """Whether a path needs a token, once there are any."""
-    return path.startswith(TOKEN_PATHS) and not path.startswith(SIGNED_PATHS)
+    return path.startswith(TOKEN_PATHS) and not path.startswith(CALLBACKS)
 
 
 def refuse_other_names(scope: Scope) -> None:

@@ -18,8 +18,9 @@ from paceline.server.shapes.shape import Shape
 
 CHECKED = ("/api/", "/admin/")
 """Paths on which undocumented query parameters are refused. Elsewhere, load balancers and browsers add their own."""
-CALLBACKS = "/api/receipts/"
-"""Providers call a URL that the user gave them, with the user's own query."""
+CALLBACKS = ("/api/receipts/", "/api/inbound/")
+"""Providers call a URL that the user gave them, with the user's own query. They sign requests instead of sending a
+token."""
 
 
 def json_body(shape: type[Shape] | dict[str, Any], **others: dict[str, Any]) -> dict[str, Any]:

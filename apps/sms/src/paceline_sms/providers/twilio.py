@@ -8,11 +8,14 @@ import hmac
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+from xml.sax.saxutils import escape
 
 from paceline.errors import InvalidInput
+from paceline_sms.inbound import LONGEST_ID, Inbound, Reply
 from paceline_sms.ports import Receipt
 from paceline_sms.provider import Accepted, Rejected, SmsMessage, Unavailable, Unknown
 from paceline_sms.providers.http_calls import HttpCalls, basic_authorization, price_of
+from paceline_sms.recipients import checked_phone
 
 TIMEOUT_SECONDS = 10.0
 NAME = "twilio"
@@ -40,12 +43,14 @@ class TwilioProvider:
         *,
         url: str = "https://api.twilio.com",
         receipts_url: str | None = None,
+        inbound_url: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
         log_texts: bool = False,
     ) -> None:
         self._token = auth_token.encode()
         self._sender = sender
         self._receipts_url = receipts_url
+        self._inbound_url = inbound_url
         headers = {
             "Content-Type": "application/x-www-form-urlencoded",
             "Authorization": basic_authorization(account_sid, auth_token),
@@ -91,19 +96,11 @@ class TwilioProvider:
         Raises:
             InvalidInput: The signature is not right, or it is no receipt.
         """
-        try:
-            fields = parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=100)
-        except ValueError:
-            raise InvalidInput("body", "must be a form, as Twilio sends it") from None
         own = parse_qs(urlsplit(url).query).get(OUR_ID, [None])[0]
         address = url
         if self._receipts_url is not None:
             address = self._receipts_url if own is None else _with_id(self._receipts_url, own)
-        signed = address + "".join(name + value for name, value in sorted(fields))
-        expected = base64.b64encode(hmac.new(self._token, signed.encode(), hashlib.sha1).digest()).decode()
-        if not hmac.compare_digest(headers.get("x-twilio-signature", ""), expected):
-            raise InvalidInput("X-Twilio-Signature", "is not the signature of this request")
-        values = dict(fields)
+        values = self._signed_form(headers, address, body)
         status, sid = values.get("MessageStatus", ""), values.get("MessageSid", "")
         if not sid:
             raise InvalidInput("MessageSid", "is missing")
@@ -112,6 +109,40 @@ class TwilioProvider:
         if status in ("failed", "undelivered"):
             return Receipt(NAME, False, own, sid, f"error {values.get('ErrorCode', 'without a code')}")
         return Receipt(NAME, None, own, sid) if status in NOTICED else None
+
+    def inbound(self, headers: Mapping[str, str], url: str, body: bytes) -> Inbound:
+        """The message in a request to `/api/inbound/twilio`.
+
+        Raises:
+            InvalidInput: The signature is not right, or it is no message.
+        """
+        values = self._signed_form(headers, self._inbound_url or url, body)
+        sid = values.get("MessageSid", "")
+        if not (0 < len(sid) <= LONGEST_ID and sid.isprintable()):
+            raise InvalidInput("MessageSid", f"must be a text of 1 to {LONGEST_ID} characters")
+        return Inbound(sid, checked_phone(values.get("From"), "From"), values.get("Body", ""))
+
+    def reply(self, text: str) -> Reply:
+        """TwiML: Twilio sends `text` to the person; nothing if it is empty."""
+        message = f"<Message>{escape(text)}</Message>" if text else ""
+        document = f'<?xml version="1.0" encoding="UTF-8"?><Response>{message}</Response>'
+        return Reply("application/xml", document.encode())
+
+    def _signed_form(self, headers: Mapping[str, str], address: str, body: bytes) -> dict[str, str]:
+        """The fields of a request that Twilio has signed for `address`.
+
+        Raises:
+            InvalidInput: The signature is not right, or it is no form.
+        """
+        try:
+            fields = parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=100)
+        except ValueError:
+            raise InvalidInput("body", "must be a form, as Twilio sends it") from None
+        signed = address + "".join(name + value for name, value in sorted(fields))
+        expected = base64.b64encode(hmac.new(self._token, signed.encode(), hashlib.sha1).digest()).decode()
+        if not hmac.compare_digest(headers.get("x-twilio-signature", "").encode(), expected.encode()):
+            raise InvalidInput("X-Twilio-Signature", "is not the signature of this request")
+        return dict(fields)
 
     async def close(self) -> None:
         await self._calls.close()

@@ -8,9 +8,11 @@ import json
 from collections.abc import Mapping
 
 from paceline.errors import InvalidInput
+from paceline_sms.inbound import LONGEST_ID, Inbound
 from paceline_sms.ports import Receipt
 from paceline_sms.provider import Accepted, Rejected, SmsMessage, Unknown
 from paceline_sms.providers.http_calls import HttpCalls, price_of
+from paceline_sms.recipients import checked_phone
 
 TIMEOUT_SECONDS = 10.0
 NAME = "webhook"
@@ -24,7 +26,7 @@ class WebhookProvider:
     waits. 409, other 5xx, no answer, a page of HTML: nobody knows whether it was taken.
 
     With `hmac_key` the body is signed: `X-Signature: sha256=<hex>`. Receipts, signed the same way, are JSON
-    `{messageId, status: "delivered" | "failed", reason?}`.
+    `{messageId, status: "delivered" | "failed", reason?}`; messages of people are `{id, from, text}`.
     """
 
     def __init__(
@@ -72,10 +74,7 @@ class WebhookProvider:
         Raises:
             InvalidInput: The signature is not right, or it is no receipt.
         """
-        if self._key is None:
-            raise InvalidInput("X-Signature", "receipts need PACELINE_SMS_WEBHOOK_HMAC_KEY")
-        if not hmac.compare_digest(headers.get("x-signature", ""), self._signature(body)):
-            raise InvalidInput("X-Signature", "is not the signature of this body")
+        self._check_signature(headers, body)
         try:
             document = json.loads(body)
             message_id, status, reason = document["messageId"], document["status"], document.get("reason", "")
@@ -84,6 +83,30 @@ class WebhookProvider:
         if not isinstance(message_id, str) or not isinstance(reason, str) or status not in ("delivered", "failed"):
             raise InvalidInput("status", "must be delivered or failed, and messageId a text")
         return Receipt(NAME, status == "delivered", message_id, reason=reason)
+
+    def inbound(self, headers: Mapping[str, str], url: str, body: bytes) -> Inbound:
+        """The message in a request to `/api/inbound/webhook`: JSON `{id, from, text}`.
+
+        Raises:
+            InvalidInput: The signature is not right, or it is no message.
+        """
+        self._check_signature(headers, body)
+        try:
+            document = json.loads(body)
+            inbound_id, phone, text = document["id"], document["from"], document["text"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise InvalidInput("body", "must be JSON with id, from and text") from None
+        if not (isinstance(inbound_id, str) and 0 < len(inbound_id) <= LONGEST_ID and inbound_id.isprintable()):
+            raise InvalidInput("id", f"must be a text of 1 to {LONGEST_ID} printable characters")
+        if not isinstance(text, str):
+            raise InvalidInput("text", "must be a text")
+        return Inbound(inbound_id, checked_phone(phone, "from"), text)
+
+    def _check_signature(self, headers: Mapping[str, str], body: bytes) -> None:
+        if self._key is None:
+            raise InvalidInput("X-Signature", "calls of the provider need PACELINE_SMS_WEBHOOK_HMAC_KEY")
+        if not hmac.compare_digest(headers.get("x-signature", "").encode(), self._signature(body).encode()):
+            raise InvalidInput("X-Signature", "is not the signature of this body")
 
     def _signature(self, body: bytes) -> str:
         return "sha256=" + hmac.new(self._key or b"", body, hashlib.sha256).hexdigest()

@@ -12,6 +12,7 @@ from paceline.errors import Conflict, PacelineError
 from paceline.messaging import Record
 from paceline.sql.engine import Database
 from paceline_sms.analytics import MinuteCount
+from paceline_sms.inbound import Inbound, Word
 from paceline_sms.model import Attempt, AttemptEvent, Message, Verdict
 from paceline_sms.ports import (
     Backlog,
@@ -33,6 +34,7 @@ from paceline_sms.receipts import EarlyReceipt, early_topic
 from paceline_sms.stores import (
     attempt_statements,
     cancel_statements,
+    inbound_statements,
     lost_statements,
     message_statements,
     quota_statements,
@@ -43,6 +45,7 @@ from paceline_sms.stores import (
 from paceline_sms.stores.tables import (
     notification_attempt,
     notification_dead_letter,
+    notification_inbound,
     notification_key,
     notification_message,
 )
@@ -231,6 +234,10 @@ class SqlDeliveryStore:
         """Keeps a receipt for its next attempt; see `receipt_statements.keep_receipt`."""
         return await self._database.write(receipt_statements.keep_receipt, early, early_topic(self._topic))
 
+    async def receive_inbound(self, provider: str, message: Inbound, word: Word | None) -> bool:
+        """Notes a message that somebody sent to us; see `inbound_statements.receive`."""
+        return await _retry_conflicts(lambda: self._database.write(inbound_statements.receive, provider, message, word))
+
     async def backlog(self) -> Backlog:
         """What has no outcome yet."""
         return await self._database.read_aside(message_statements.backlog)
@@ -290,6 +297,11 @@ class SqlDeliveryStore:
         """Deletes messages that finished before a time and no longer suppress duplicates."""
         column, key = notification_message.c.settled_at, notification_message.c.message_id
         return await _prune_in_batches(self._database, column, key, before_ms, message_statements.DELIVERY_LIFE)
+
+    async def prune_inbound(self, before_ms: int) -> int:
+        """Deletes messages that were received before a time and that no provider delivers again."""
+        column, key = notification_inbound.c.received_at, notification_inbound.c.inbound_id
+        return await _prune_in_batches(self._database, column, key, before_ms, inbound_statements.REPEATED_FOR)
 
 
 class SqlAnalyticsStore:

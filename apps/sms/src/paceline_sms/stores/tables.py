@@ -98,6 +98,20 @@ notification_optout = sa.Table(
     info={"about": "Numbers that have opted out (STOP)."},
 )
 
+notification_inbound = sa.Table(
+    "paceline_notification_inbound",
+    metadata,
+    sa.Column("inbound_id", sa.String(200), primary_key=True),
+    sa.Column("phone", sa.String(32), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("received_at", Instant, nullable=False),
+    sa.Index("paceline_notification_inbound_received_at_ix", "received_at"),
+    info={
+        "about": "Messages that people sent to us, without their texts: the provider's name and id, and the word "
+        "(STOP, START, HELP or OTHER)."
+    },
+)
+
 notification_attempt = sa.Table(
     "paceline_notification_attempt",
     metadata,

@@ -43,6 +43,7 @@ TABLES = (
     "notification_message",
     "notification_dead_letter",
     "notification_optout",
+    "notification_inbound",
     "notification_attempt",
     "payment",
     "payment_audit",
@@ -505,6 +506,15 @@ def _notifications() -> None:
         sa.Column("created_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("phone", name="paceline_notification_optout_pk"),
     )
+    op.create_table(
+        "paceline_notification_inbound",
+        sa.Column("inbound_id", sa.String(200), nullable=False),
+        sa.Column("phone", sa.String(32), nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("received_at", Instant, nullable=False),
+        sa.PrimaryKeyConstraint("inbound_id", name="paceline_notification_inbound_pk"),
+    )
+    op.create_index("paceline_notification_inbound_received_at_ix", "paceline_notification_inbound", ["received_at"])
     op.create_table(
         "paceline_notification_attempt",
         sa.Column("event_id", sa.String(64), nullable=False),

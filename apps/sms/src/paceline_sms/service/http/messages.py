@@ -1,4 +1,4 @@
-"""Accepted messages: status, receipts, opt-outs, batches; and quotas to read and delete."""
+"""Accepted messages: status, opt-outs, batches; and quotas to read and delete."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from fastapi import Request, Response
 from paceline.durations import EPOCH
 from paceline.errors import InvalidInput, NotFound, PacelineError
 from paceline.server.http import problem
-from paceline.server.http.body import media_type, read, read_large_object, read_object
+from paceline.server.http.body import media_type, read_large_object, read_object
 from paceline.server.http.parameters import WholeNumber, api_router, choice_of, flag, json_body, path, query, text_of
 from paceline.server.http.problem import Problem, documented
 from paceline.server.http.raw_routes import json_response
 from paceline_sms.model import LARGEST
 from paceline_sms.ports import MessageFilter, Status
-from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.recipients import checked_phone
 from paceline_sms.service.http.notifications import IDEMPOTENCY_KEY, accept, idempotency_key, name_outages
 from paceline_sms.service.http.parts import gateway_of
@@ -40,7 +39,6 @@ from paceline_sms.service.shapes.notifications import (
 )
 from paceline_sms.service.wiring.notifications import Notifications
 
-MAX_RECEIPT_BYTES = 64 * 1024
 AT_ONCE = 100
 """The number of messages of a batch that are decided together. Redis has a timeout of half a second, also while this
 process is busy with the others."""
@@ -59,7 +57,6 @@ CURSOR = query(
     "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
 )
 MICROSECOND = timedelta(microseconds=1)
-PROVIDER = path("provider", {"type": "string", "minLength": 1, "maxLength": 64})
 PHONE = path(
     "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
 )
@@ -253,44 +250,6 @@ async def cancel(request: Request) -> Response:
         detail = f"it can't be cancelled any more: {cancelled.refusal}"
         raise Problem(409, "message-not-cancelled", "Message Not Cancelled", detail, messageStatus=status)
     return json_response(MessageStatus.of(cancelled.message))
-
-
-@router.post(
-    "/receipts/{provider}",
-    summary="Take a provider's delivery receipt",
-    status_code=204,
-    responses=documented(400, 403, 404, 413, 503),
-    openapi_extra={
-        "parameters": [PROVIDER],
-        "requestBody": {"required": True, "content": {"*/*": {"schema": {"type": "string"}}}},
-    },
-)
-async def receipt(request: Request) -> Response:
-    """For providers, which sign it; no token is needed. 403 if the signature is wrong. A receipt by the provider's id
-    may come before the response with that id: it is kept for some minutes."""
-    gateway, name = gateway_of(request), request.path_params["provider"]
-    provider = gateway.providers.get(name)
-    read_receipt = getattr(provider, "receipt", None)
-    if read_receipt is None:
-        raise NotFound("provider", name[:64])
-    body = await read(request.receive, MAX_RECEIPT_BYTES)
-    try:
-        known = read_receipt({key.lower(): value for key, value in request.headers.items()}, str(request.url), body)
-    except InvalidInput as error:
-        if "signature" in error.field.lower():
-            raise Problem(403, "bad-signature", "Forbidden", str(error), field=error.field) from error
-        raise
-    if known is not None:
-        known = known._replace(provider=name)
-        messages = gateway.messages
-        with name_outages():
-            seconds = await messages.receive(known)
-            is_final = known.delivered is not None
-            if seconds is None and is_final and not await messages.keep_receipt(EarlyReceipt(known)):
-                raise NotFound("message", known.message_id or known.provider_id or "")
-        if seconds is not None and seconds >= 0:
-            gateway.observer.receipt(name, known.delivered, seconds)
-    return Response(status_code=204)
 
 
 @router.get(

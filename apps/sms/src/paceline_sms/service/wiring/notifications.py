@@ -24,6 +24,7 @@ from paceline_sms.broker_health import BrokerHealth
 from paceline_sms.dead_letters import dead_letter_topic
 from paceline_sms.delivery import SENDER_GROUP, Delivery
 from paceline_sms.held import HeldMessages
+from paceline_sms.inbound import InboundWords
 from paceline_sms.intake import Intake
 from paceline_sms.ports import NotificationObserver, NullObserver
 from paceline_sms.provider_chain import ProviderChain
@@ -54,6 +55,7 @@ class Notifications(NamedTuple):
     providers: ProviderChain
     """For receipts; the sender has its own chain."""
     observer: NotificationObserver
+    inbound_words: InboundWords
     probes: dict[str, Callable[[], Awaitable[object]]]
 
 
@@ -105,7 +107,8 @@ async def open_notifications(
             running.push_async_callback(intake.close)
             if registry is not None:
                 readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
-            yield Notifications(intake, SqlAnalyticsStore(shared), messages, providers, observer, probes)
+            words = InboundWords(sms_settings.inbound_words, sms_settings.inbound_replies)
+            yield Notifications(intake, SqlAnalyticsStore(shared), messages, providers, observer, words, probes)
 
 
 async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: CollectorRegistry | None = None) -> None:
@@ -124,14 +127,15 @@ async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: Colle
 
 
 async def prune_notifications(settings: Settings, before: datetime) -> dict[str, int]:
-    """Deletes attempts, delivered message ids and idempotency keys from before a time; of the latter two only expired
-    ones."""
+    """Deletes attempts, delivered and received message ids, and idempotency keys from before a time; of all but the
+    first only expired ones."""
     shared = await shared_database(settings)
     before_ms = to_ms(before)
     try:
         return {
             "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
             "deliveries": await _message_store(settings, shared).prune(before_ms),
+            "inbound": await _message_store(settings, shared).prune_inbound(before_ms),
             "keys": await SqlQuotaStore(shared, topic=settings.section(SmsSettings).topic).prune(before_ms),
         }
     finally:

@@ -147,6 +147,7 @@ def _built_in(name: str, settings: Settings) -> Provider:
         sms.twilio_from or "",
         url=sms.twilio_url,
         receipts_url=sms.twilio_receipts_url,
+        inbound_url=sms.twilio_inbound_url,
         **calls,
     )
 
