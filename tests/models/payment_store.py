@@ -197,8 +197,11 @@ class MemoryPaymentStore:
 
     def _step(self, payment_id: str, event: PaymentEvent, detail: str, reference: str | None) -> None:
         row = transition(self._records[payment_id].status, event)
+        before = self._records[payment_id].reason
         self._advance(StatusChange(payment_id, row.before, row.after, detail, reference))
-        if row.before is row.after:
+        if event is PaymentEvent.RETRY_REQUESTED:
+            self._records[payment_id] = replace(self._records[payment_id], reason=before)
+        elif row.before is row.after:
             reason = None if event is PaymentEvent.RETRY else detail
             self._records[payment_id] = replace(self._records[payment_id], reason=reason)
         if row.frees_slot and self._slots is not None:

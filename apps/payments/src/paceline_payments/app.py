@@ -17,7 +17,7 @@ app = App(
     followers="paceline_payments.service.wiring.rows:followers",
     carriers="paceline_payments.service.wiring.rows:carriers",
     routes="paceline_payments.service.http:routes",
-    audited=(r"/api/v1/payments/.*/retry",),
+    audited=(r"/api/v1/payments/.*/retry", r"/api/v1/feeds/[^/]+/release"),
     cancels={"payments": "DELETE /api/v1/payments/{paymentId}"},
     finders={
         "payment": "paceline_payments.service.finders:find_payments",

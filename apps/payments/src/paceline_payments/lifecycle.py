@@ -69,6 +69,8 @@ class PaymentEvent(StrEnum):
     """An operator, or the client, cancels it before its execution began."""
     RETRY = "RETRY"
     """An operator sends it again."""
+    RETRY_REQUESTED = "RETRY_REQUESTED"
+    """An operator asks for a retry that a second person has to confirm."""
     RETURNED = "RETURNED"
     """The bank's statement says that it was returned."""
     DISCARD = "DISCARD"
@@ -109,6 +111,8 @@ TABLE: tuple[Transition, ...] = (
     Transition(_E.RETRY, _A.OPERATOR, _S.SCHEDULED, _S.SCHEDULED, Status.READY),
     Transition(_E.RETRY, _A.OPERATOR, _S.FAILED, _S.SCHEDULED, Status.READY),
     Transition(_E.RETRY, _A.OPERATOR, _S.ACCEPTED, _S.ACCEPTED, Status.READY),
+    Transition(_E.RETRY_REQUESTED, _A.OPERATOR, _S.FAILED, _S.FAILED, None),
+    Transition(_E.RETRY_REQUESTED, _A.OPERATOR, _S.UNKNOWN, _S.UNKNOWN, None),
     Transition(_E.DISCARD, _A.OPERATOR, _S.SCHEDULED, _S.CANCELLED, Status.CANCELLED, frees_slot=True),
     Transition(_E.DISCARD, _A.OPERATOR, _S.FAILED, _S.FAILED, Status.CANCELLED, frees_slot=True),
     Transition(_E.DISCARD, _A.OPERATOR, _S.ACCEPTED, _S.PROCESSING, Status.CANCELLED),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from paceline.errors import Conflict, InvalidInput, NotFound
+from paceline_payments.four_eyes import RETRY_REQUESTED, is_retry_confirmed
 from paceline_payments.model import (
     PaymentAudit,
     PaymentEvent,
@@ -63,7 +64,9 @@ class PaymentOperations:
         stop: StopExecutions = leave_to_execution,
         *,
         outage: Outage = no_outage,
+        four_eyes: bool = False,
     ) -> None:
+        self._four_eyes = four_eyes
         self._store = store
         self._outage = outage
         self._inquiry = inquiry
@@ -121,12 +124,20 @@ class PaymentOperations:
         """Sends a FAILED payment again, after an inquiry if it was ever sent. An UNKNOWN one is decided by the inquiry:
         a payment that the downstream executed is not sent again, and one that it rejected is FAILED.
 
+        Where four eyes are required, the retry of a payment that is or was UNKNOWN is only recorded at first, and
+        happens when another person calls this.
+
         Raises:
             NotFound: There is no such payment.
             Conflict: It is neither FAILED nor UNKNOWN, or the inquiry does not decide it.
+            SecondPersonRequired: The same person has requested the retry.
             DownstreamBusy: The downstream does not answer the inquiry.
         """
         record = await self._find(payment_id)
+        if self._four_eyes:
+            history = await self._store.history(payment_id)
+            if not is_retry_confirmed(payment_id, record.status, history, by):
+                return await self._move(payment_id, PaymentEvent.RETRY_REQUESTED, RETRY_REQUESTED, by=by)
         if record.status is PaymentStatus.UNKNOWN:
             return await self._decide(record, by)
         if record.status is PaymentStatus.SCHEDULED:

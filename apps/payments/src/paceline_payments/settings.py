@@ -54,6 +54,9 @@ class PaymentSettings(Section):
     """Where the limit is counted: at the downstream, whatever the network does, or when calls leave."""
     rules: str | None = None
     """A TOML file with limits, blocked parties, fees and clearing calendars; unset, nothing is refused."""
+    release: Literal["off", "four-eyes"] = "off"
+    """With `four-eyes`, a second person releases each feed, and confirms each retry of a payment whose outcome is or
+    was unknown."""
     screening: ProviderUrl | str | None = Field(None, repr=False)
     """Who screens payments before they are accepted, and again before they are paid: `module:function`, or a URL."""
     worker: Literal["auto", "inline", "worker"] = "auto"
@@ -62,6 +65,10 @@ class PaymentSettings(Section):
     topic: str = Field("payments-inbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
     """With Kafka, payments are also read from this topic; rejections are published to the topic of this name and
     `-rejected`."""
+
+    @property
+    def four_eyes(self) -> bool:
+        return self.release == "four-eyes"
 
     @field_validator("downstream_headers", mode="before")
     @classmethod

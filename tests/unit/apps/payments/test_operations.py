@@ -15,6 +15,7 @@ from paceline.dispatch.model import EnqueueRequest
 from paceline.dispatch.status import Status
 from paceline.durations import to_ms
 from paceline.errors import Conflict, InvalidInput, NotFound
+from paceline_payments.four_eyes import SecondPersonRequired
 from paceline_payments.model import (
     ITEM_TYPE,
     Party,
@@ -147,6 +148,30 @@ async def test_an_unknown_payment_is_decided_by_the_bank(
     assert (record.status, await bench.item("p"), bench.bank.asked) == (status, item, ["p"])
     assert record.reference == answer.reference
     assert "ann" in str((await bench.operations.show("p"))[1][-1].detail)
+
+
+async def test_with_four_eyes_two_persons_retry_a_payment_in_doubt() -> None:
+    bench = Bench(InquiryResult(InquiryStatus.REJECTED, "account closed"))
+    operations = PaymentOperations(bench.store, bench.bank, four_eyes=True)
+    await bench.keep("p")
+    await bench.give_up("p", "LOST")
+    record = await operations.retry("p", "ann")
+    assert (record.status, record.reason, bench.bank.asked) == (PaymentStatus.UNKNOWN, "as the bank said", [])
+    with pytest.raises(SecondPersonRequired):
+        await operations.retry("p", "ann")
+    assert (await operations.retry("p", "ben")).status is PaymentStatus.FAILED
+    # It was in doubt once.
+    assert (await operations.retry("p", "ben")).status is PaymentStatus.FAILED
+    assert (await operations.retry("p", "ann")).status is PaymentStatus.SCHEDULED
+    assert (bench.bank.asked, await bench.item("p")) == (["p"], Status.READY)
+
+
+async def test_with_four_eyes_one_person_retries_what_the_bank_rejected() -> None:
+    bench = Bench()
+    operations = PaymentOperations(bench.store, bench.bank, four_eyes=True)
+    await bench.keep("p")
+    await bench.give_up("p", "REFUSED")
+    assert (await operations.retry("p", "ann")).status is PaymentStatus.SCHEDULED
 
 
 async def test_while_the_bank_has_not_decided_an_unknown_payment_stays_so() -> None:

@@ -19,6 +19,7 @@ from paceline_payments.feed import FeedFormat, reject_reason
 from paceline_payments.feeds.model import Feed, FeedReject, FeedState, checked_state
 from paceline_payments.feeds.ports import FeedStore
 from paceline_payments.feeds.staging import StagedPayment, json_line, read_staged
+from paceline_payments.four_eyes import check_release
 from paceline_payments.model import (
     AcceptedPayment,
     IntakeResult,
@@ -28,7 +29,7 @@ from paceline_payments.model import (
     PaymentStatus,
 )
 from paceline_payments.ports import PaymentStore
-from paceline_payments.submission import current_submission, submitted
+from paceline_payments.submission import MAX_NAME, current_submission, submitted
 
 SORTS = ("createdAt", "-createdAt")
 """How a listing may be sorted; with `-`, the last first."""
@@ -184,6 +185,19 @@ class Feeds:
         """A page of rejected records, past a line."""
         return await self._store.rejects(feed_id, after, limit)
 
+    async def release(self, feed_id: str, by: str) -> Feed:
+        """Releases a feed that was HELD: it may be accepted. Idempotent.
+
+        Raises:
+            NotFound: There is no such feed.
+            SecondPersonRequired: The caller submitted it, or nobody knows who did.
+            Conflict: It does not wait for release.
+        """
+        feed, by = await self.show(feed_id), by[:MAX_NAME]
+        while check_release(feed, by) and not await self._store.release(feed_id, by):
+            feed = await self.show(feed_id)  # a concurrent call was first
+        return await self.show(feed_id)
+
     async def cancel(self, feed_id: str, reason: str = "the feed was cancelled") -> tuple[Feed, int, int]:
         """Cancels records that wait, and payments whose execution has not begun. Returns the feed, how many payments
         this call cancelled, and how many of the feed's payments are not CANCELLED: in flight or finished. Idempotent.
@@ -241,7 +255,7 @@ class Feeds:
             await self._store.finish(feed.feed_id, self._runner)
         except BaseException:
             with suppress(StoreError):
-                await asyncio.shield(self._store.release(feed.feed_id, self._runner))
+                await asyncio.shield(self._store.unclaim(feed.feed_id, self._runner))
             raise
         finally:
             for _, task in running:

@@ -22,6 +22,8 @@ class FeedState(StrEnum):
     """Its records arrive; nothing is accepted yet."""
     REFUSED = "REFUSED"
     """Its control figures are wrong, or it was truncated. Nothing of it was accepted."""
+    HELD = "HELD"
+    """It is complete and checked; a second person has to release it before anything is accepted."""
     ACCEPTING = "ACCEPTING"
     """It is complete and checked; its payments are being accepted, chunk by chunk."""
     DONE = "DONE"

@@ -30,18 +30,29 @@ class FeedStore(Protocol):
         ...
 
     async def complete(
-        self, feed_id: str, digest: str, figures: Figures, name: str | None, document: Mapping[str, str]
+        self,
+        feed_id: str,
+        digest: str,
+        figures: Figures,
+        name: str | None,
+        document: Mapping[str, str],
+        *,
+        hold: bool = False,
     ) -> str:
-        """RECEIVING → ACCEPTING. If another feed has the same digest, this one is deleted. Returns the id of the feed
-        that stays."""
+        """RECEIVING → ACCEPTING, or HELD. If another feed has the same digest, this one is deleted. Returns the id of
+        the feed that stays."""
+        ...
+
+    async def release(self, feed_id: str, by: str) -> bool:
+        """HELD → ACCEPTING. False if it is not HELD, or if its submitter is this caller or unknown."""
         ...
 
     async def claim(self, runner: str, lease: timedelta, feed_id: str | None = None) -> Feed | None:
         """A feed to resume: this one, or any that is ACCEPTING, if its runner had no heartbeat for `lease`."""
         ...
 
-    async def release(self, feed_id: str, runner: str) -> None:
-        """Releases a `claim`: another runner may resume at once."""
+    async def unclaim(self, feed_id: str, runner: str) -> None:
+        """Gives back a `claim`: another runner may resume at once."""
         ...
 
     async def chunk(self, feed_id: str, number: int) -> bytes | None:
@@ -57,7 +68,7 @@ class FeedStore(Protocol):
         ...
 
     async def cancel(self, feed_id: str, reason: str) -> Feed | None:
-        """ACCEPTING or DONE → CANCELLED; what is staged is deleted. None if there is no such feed."""
+        """HELD, ACCEPTING or DONE → CANCELLED; what is staged is deleted. None if there is no such feed."""
         ...
 
     async def find(self, feed_id: str) -> Feed | None: ...

@@ -19,10 +19,12 @@ NO_CONTROL = Control()
 
 
 class FeedReceiver:
-    """Stages feeds. One that is truncated, unreadable or contradicts its control figures leaves nothing behind."""
+    """Stages feeds. One that is truncated, unreadable or contradicts its control figures leaves nothing behind. With
+    `hold`, each waits until a second person releases it."""
 
-    def __init__(self, store: FeedStore) -> None:
+    def __init__(self, store: FeedStore, *, hold: bool = False) -> None:
         self._store = store
+        self._hold = hold
 
     async def receive(
         self,
@@ -33,7 +35,8 @@ class FeedReceiver:
         name: str | None = None,
         config_name: str | None = None,
     ) -> str:
-        """The id of the feed, which is complete and waits to be accepted. Idempotent: the same bytes are the same feed.
+        """The id of the feed, which is complete and waits to be released or accepted. Idempotent: the same
+        bytes are the same feed.
 
         Raises:
             InvalidInput: It is no feed of this kind, or its control figures are wrong. Nothing was kept.
@@ -85,7 +88,7 @@ class FeedReceiver:
         if parser is not None:
             check_control(figures, parser.control)
             name, document = name or parser.message, parser.document
-        return await self._store.complete(feed_id, digest.hexdigest(), figures, name, document)
+        return await self._store.complete(feed_id, digest.hexdigest(), figures, name, document, hold=self._hold)
 
 
 async def _hashed(blocks: AsyncIterator[bytes], digest: object) -> AsyncIterator[bytes]:

@@ -99,7 +99,7 @@ class _Spool:
 
 def _head(feed: Feed, version: str, counts: Mapping[str, int], now: datetime) -> str:
     document, moment = feed.document, format_instant(now)
-    status = group_status(list(counts), is_whole=feed.state is not FeedState.ACCEPTING)
+    status = group_status(list(counts), is_whole=feed.state not in (FeedState.HELD, FeedState.ACCEPTING))
     reason = ""
     if feed.state is FeedState.REFUSED:
         reason = _reason(SCHEMA, feed.reason or "refused")

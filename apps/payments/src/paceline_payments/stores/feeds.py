@@ -36,15 +36,25 @@ class SqlFeedStore:
         await self._database.write(_drop, feed_id, reason)
 
     async def complete(
-        self, feed_id: str, digest: str, figures: Figures, name: str | None, document: Mapping[str, str]
+        self,
+        feed_id: str,
+        digest: str,
+        figures: Figures,
+        name: str | None,
+        document: Mapping[str, str],
+        *,
+        hold: bool = False,
     ) -> str:
-        return await self._database.write(_complete, feed_id, digest, figures, name, document)
+        return await self._database.write(_complete, feed_id, digest, figures, name, document, hold)
+
+    async def release(self, feed_id: str, by: str) -> bool:
+        return await self._database.write(_release, feed_id, by)
 
     async def claim(self, runner: str, lease: timedelta, feed_id: str | None = None) -> Feed | None:
         return await self._database.write(_claim, runner, lease, feed_id)
 
-    async def release(self, feed_id: str, runner: str) -> None:
-        await self._database.write(_release, feed_id, runner)
+    async def unclaim(self, feed_id: str, runner: str) -> None:
+        await self._database.write(_unclaim, feed_id, runner)
 
     async def chunk(self, feed_id: str, number: int) -> bytes | None:
         return await self._database.read(_chunk, feed_id, number)
@@ -140,6 +150,7 @@ def _complete(
     figures: Figures,
     name: str | None,
     document: Mapping[str, str],
+    hold: bool,
 ) -> str:
     same = connection.execute(
         sa.select(feed.c.feed_id, feed.c.state, feed.c.rejected).where(feed.c.digest == digest)
@@ -156,7 +167,7 @@ def _complete(
         connection,
         feed_id,
         FeedState.RECEIVING,
-        state=FeedState.ACCEPTING.value,
+        state=(FeedState.HELD if hold else FeedState.ACCEPTING).value,
         digest=digest,
         name=name,
         records=figures.records,
@@ -166,6 +177,14 @@ def _complete(
         document=json.dumps(document),
     )
     return feed_id
+
+
+def _release(connection: Connection, feed_id: str, by: str) -> bool:
+    # A feed without a submitter is not released, either: NULL differs from nothing.
+    is_second_person = feed.c.submitted_by != by
+    return _change(
+        connection, feed_id, FeedState.HELD, is_second_person, state=FeedState.ACCEPTING.value, released_by=by
+    )
 
 
 def _claim(connection: Connection, runner: str, lease: timedelta, feed_id: str | None) -> Feed | None:
@@ -185,7 +204,7 @@ def _claim(connection: Connection, runner: str, lease: timedelta, feed_id: str |
     return _find(connection, chosen) if taken.rowcount == 1 else None
 
 
-def _release(connection: Connection, feed_id: str, runner: str) -> None:
+def _unclaim(connection: Connection, feed_id: str, runner: str) -> None:
     connection.execute(sa.update(feed).where(feed.c.feed_id == feed_id, feed.c.runner == runner).values(runner=None))
 
 
@@ -247,7 +266,8 @@ def _cancel(connection: Connection, feed_id: str, reason: str) -> Feed | None:
     totals = _brought(connection, feed_id)
     values = {"state": FeedState.CANCELLED.value, "reason": reason, "runner": None}
     figures = {"accepted": sum(totals.count.values()), "totals": json.dumps(totals.amounts())}
-    _change(connection, feed_id, FeedState.ACCEPTING, **values, **figures)
+    for before in (FeedState.HELD, FeedState.ACCEPTING):
+        _change(connection, feed_id, before, **values, **figures)
     # Its figures stay: payments may have been pruned since it was done.
     _change(connection, feed_id, FeedState.DONE, **values)
     connection.execute(sa.delete(feed_chunk).where(feed_chunk.c.feed_id == feed_id))
@@ -310,7 +330,9 @@ def _prune(connection: Connection, before: datetime) -> int:
     old = list(
         connection.execute(
             sa.select(feed.c.feed_id).where(
-                feed.c.updated_at < before, feed.c.state != FeedState.ACCEPTING.value, ~left.exists()
+                feed.c.updated_at < before,
+                feed.c.state.not_in([FeedState.HELD.value, FeedState.ACCEPTING.value]),
+                ~left.exists(),
             )
         ).scalars()
     )

@@ -30,12 +30,13 @@ from paceline_payments.lifecycle import PaymentEvent, PaymentStatus, dead_letter
 from paceline_payments.model import ITEM_TYPE, OWNER, PaymentRecord, slot_id
 from paceline_payments.stores import seals
 from paceline_payments.stores.statements import reason_columns, record
-from paceline_payments.stores.tables import payment
+from paceline_payments.stores.tables import payment, payment_audit
 
 QUEUE = "queue"
 """The actor of what follows from an item: a dead letter, or a change in the queue, which has an audit of its own."""
 DISCARDED = "discarded from the queue"
 REQUEUED = "requeued by an operator"
+TWO_PERSONS = "its outcome was UNKNOWN once, and four eyes are required: two persons call paceline payments retry"
 GIVEN_UP = Cancellation("its payment will not be made", OWNER)
 """The cancellation that is recorded with a payment's slot."""
 _BY_ITEM = {Status.READY: PaymentEvent.RETRY, Status.CANCELLED: PaymentEvent.DISCARD}
@@ -60,14 +61,19 @@ class _Step(NamedTuple):
 
 class PaymentFollower:
     """The `Follower` of payments: discarding, requeueing or dead-lettering a payment's item moves the payment and its
-    slot, too. Items without a payment are ignored: other programs may queue items of this type."""
+    slot, too. Items without a payment are ignored: other programs may queue items of this type. With `four_eyes`,
+    payments that were in doubt are not requeued here: their retry takes two persons."""
 
-    def __init__(self, key: bytes = b"") -> None:
+    def __init__(self, key: bytes = b"", *, four_eyes: bool = False) -> None:
         self._key = key
+        self._four_eyes = four_eyes
 
     def refusals(self, within: Connection, moves: Sequence[ItemMove]) -> dict[str, str]:
         standings = _locked(within, [move.item_id for move in moves])
         refused: dict[str, str] = {}
+        if self._four_eyes:
+            requeued = [move.item_id for move in moves if move.after is Status.READY]
+            refused |= dict.fromkeys(_ever_unknown(within, requeued), TWO_PERSONS)
         for move in moves:
             standing = standings.get(move.item_id)
             if standing is not None:
@@ -181,7 +187,7 @@ def _write(
         values: dict[str, Any] = {"status": after.value, "updated_at": moment}
         if after is not before:
             values |= reason_columns(after, detail)
-        else:
+        elif event is not PaymentEvent.RETRY_REQUESTED:
             values["reason"] = None if event is PaymentEvent.RETRY else detail
         if reference is not None:
             values["reference"] = reference
@@ -210,6 +216,20 @@ def _locked(connection: Connection, ids: Iterable[str]) -> dict[str, _Standing]:
             (row.payment_id, _Standing(PaymentStatus(row.status), row.begun_at is not None)) for row in rows
         )
     return standings
+
+
+def _ever_unknown(connection: Connection, ids: Iterable[str]) -> set[str]:
+    """Those of these payments that are FAILED, and were UNKNOWN before."""
+    found: set[str] = set()
+    was_unknown = sa.exists().where(
+        payment_audit.c.payment_id == payment.c.payment_id,
+        payment_audit.c.status_after == PaymentStatus.UNKNOWN.value,
+    )
+    for some in where_in(connection, payment.c.payment_id, sorted(set(ids))):
+        statement = sa.select(payment.c.payment_id)
+        failed = payment.c.status == PaymentStatus.FAILED.value
+        found.update(connection.execute(statement.where(some, failed, was_unknown)).scalars())
+    return found
 
 
 def _locked_items(connection: Connection, ids: Sequence[str]) -> dict[str, Status]:

@@ -31,7 +31,7 @@ from paceline.slots.model import checked_id
 from paceline_payments.feed import FeedFormat
 from paceline_payments.lifecycle import PaymentStatus
 from paceline_payments.reconciliation.statement import StatementFormat
-from paceline_payments.service.cli.submission import Submission, checked_directory, submit_feed
+from paceline_payments.service.cli.submission import Submission, checked_directory, release_feed, submit_feed
 from paceline_payments.service.shapes.payments import FeedReport, PaymentAndSlot, PaymentPage, PaymentShown, PaymentView
 from paceline_payments.service.wiring.payments import open_payments
 from paceline_payments.submission import submitted
@@ -100,6 +100,29 @@ def submit(
     raise click.exceptions.Exit(1 if report.rejected_count or report.state == FeedState.CANCELLED else 0)
 
 
+@app.command("release")
+@click.argument("feed_id", cls=Argument, metavar="FEED")
+@click.option("--rejected", type=PATH, help="Where refused records are written.")
+@as_json
+def release(feed_id: str, rejected: Path | None, as_json: bool) -> None:
+    """Release a feed that another person submitted, and accept every good record of it. Audited.
+
+    Feeds are held where four eyes are required (PACELINE_PAYMENTS_RELEASE). The exit status is 1 if records were
+    refused. Interrupted, the same command goes on where it was left.
+    """
+
+    async def work() -> FeedReport:
+        require("paceline payments", "payments")
+        settings = Settings.load()
+        written = None if rejected is None else checked_directory(rejected)
+        async with audit_change(settings, "payments release", feed_id), _payments(settings) as payments:
+            return await release_feed(payments, feed_id, written)
+
+    report = run(work())
+    _print_report(report, as_json)
+    raise click.exceptions.Exit(1 if report.rejected_count else 0)
+
+
 def _rejected_file(feed: Path, rejected: Path | None, piped: bool) -> Path | None:
     if rejected is not None:
         return checked_directory(rejected)
@@ -147,16 +170,24 @@ def cancel(payment_id: str, as_json: bool) -> None:
 @click.argument("payment_id", cls=Argument, metavar="ID")
 @as_json
 def retry(payment_id: str, as_json: bool) -> None:
-    """Send a FAILED payment again; an UNKNOWN one is decided first by the downstream's status inquiry. Audited."""
+    """Send a FAILED payment again; an UNKNOWN one is decided first by the downstream's status inquiry. Audited.
+
+    Where four eyes are required (PACELINE_PAYMENTS_RELEASE), the retry of a payment that is or was UNKNOWN is recorded,
+    and happens when another person gives the same command.
+    """
 
     async def work() -> PaymentShown:
         require("paceline payments", "payments")
         settings = Settings.load()
         async with audit_change(settings, "payments retry", payment_id), _payments(settings) as payments:
             record = await payments.operations.retry(payment_id, by=f"cli:{user()}")
-            return PaymentShown.of_record(record, [])
+            _, history = await payments.operations.show(payment_id)
+            return PaymentShown.of_record(record, history)
 
-    _show(run(work()), as_json)
+    payment = run(work())
+    if payment.retry_requested_by is not None:
+        print_status("the retry is requested, and happens when another person gives the same command")
+    _show(payment, as_json)
 
 
 @app.command("list")

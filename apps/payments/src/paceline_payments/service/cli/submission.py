@@ -52,11 +52,12 @@ async def submit_feed(payments: Payments, file: IO[bytes], submission: Submissio
             config_name=submission.config,
         )
     before = await payments.feeds.show(feed_id)
+    if before.state is FeedState.HELD:
+        print_status(f"feed {feed_id} is held until another person releases it: paceline payments release {feed_id}")
     if before.chunks_done and before.state is FeedState.ACCEPTING:
         print_status(f"going on after chunk {before.chunks_done} of {before.chunks}")
     feed = await _accept(payments.feeds, before)
-    seconds = time.monotonic() - started
-    there = before.state is not FeedState.ACCEPTING
+    there = before.state not in (FeedState.HELD, FeedState.ACCEPTING)
     if feed.state is FeedState.CANCELLED:
         print_status(
             f"feed {feed.feed_id} was cancelled: nothing more of it is accepted, and payments that had not begun stay"
@@ -64,7 +65,22 @@ async def submit_feed(payments: Payments, file: IO[bytes], submission: Submissio
         )
     elif there:
         print_status(f"this feed was submitted before: {feed.feed_id} is {feed.state}")
-    shown, written = await _write_rejects(payments.feeds, feed, submission.rejected)
+    return await _report(payments.feeds, feed, submission.rejected, started, there=there)
+
+
+async def release_feed(payments: Payments, feed_id: str, rejected: Path | None) -> FeedReport:
+    """Releases a feed that was held, and accepts it; idempotent."""
+    started = time.monotonic()
+    feed = await _accept(payments.feeds, await payments.feeds.release(feed_id, f"cli:{user()}"))
+    return await _report(payments.feeds, feed, rejected, started)
+
+
+async def _report(
+    feeds: Feeds, feed: Feed, rejected: Path | None, started: float, *, there: bool = False
+) -> FeedReport:
+    """The result of a feed, with its rejects written to a file. `there`: it was submitted before."""
+    seconds = time.monotonic() - started
+    shown, written = await _write_rejects(feeds, feed, rejected)
     return FeedReport(
         feed_id=feed.feed_id,
         state=feed.state,

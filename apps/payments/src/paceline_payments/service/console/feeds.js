@@ -9,7 +9,7 @@ import {count, moment} from './words.js'
 
 const BASE = '/api/v1/feeds'
 const PAGE = 50
-const KINDS = {RECEIVING: 'busy', ACCEPTING: 'busy', DONE: 'good', REFUSED: 'wrong', CANCELLED: 'off'}
+const KINDS = {RECEIVING: 'busy', HELD: 'busy', ACCEPTING: 'busy', DONE: 'good', REFUSED: 'wrong', CANCELLED: 'off'}
 const FILTERS = [
   {name: 'state', label: 'State', options: Object.keys(KINDS).map(each => [each, each.toLowerCase()])},
   {name: 'prefix', label: 'Id or name begins with', maxlength: 255},
@@ -90,6 +90,13 @@ function one(root, shell, id) {
     shell.refresh()
   }
 
+  async function release() {
+    const effect = 'Its payments are accepted, and made at their times. Whoever submitted it can’t release it.'
+    if (!(await agreed(`Release the feed ${id}?`, effect, 'Release the feed', {kind: 'main'}))) return
+    await shell.attempt(() => call('POST', `${path(BASE, id)}/release`), `${id} is released.`)
+    shell.refresh()
+  }
+
   return async read => {
     const feed = await lookUp(read, shown, path(BASE, id))
     if (!feed) return
@@ -108,6 +115,8 @@ function one(root, shell, id) {
           ['Rejected', count(feed.rejected)],
           ['Planned', sums(feed.planned)],
           ['Brought', sums(feed.totals)],
+          feed.submittedBy && ['Submitted by', feed.submittedBy],
+          feed.releasedBy && ['Released by', feed.releasedBy],
           ['Received', moment(feed.createdAt)],
           ['Changed', moment(feed.updatedAt)],
         ),
@@ -115,6 +124,12 @@ function one(root, shell, id) {
           'div',
           {class: 'row'},
           link('Its payments', 'payments', {feed: id}),
+          feed.state === 'HELD' &&
+            button('Release this feed', release, {
+              kind: 'main',
+              missing: shell.missing('assign'),
+              'data-key': 'release',
+            }),
           feed.state !== 'CANCELLED' &&
             feed.state !== 'REFUSED' &&
             button('Cancel this feed', cancel, {

@@ -42,7 +42,11 @@ export const payments = {
     async function retry() {
       const effect = 'It is sent to the bank again. An unknown one is decided by the bank’s answer first.'
       if (!(await agreed(`Send ${id} again?`, effect, 'Send it again', {kind: 'main'}))) return
-      await shell.attempt(() => call('POST', `${path('/api/v1/payments', id)}/retry`), `${id} is sent again.`)
+      await shell.attempt(
+        () => call('POST', `${path('/api/v1/payments', id)}/retry`),
+        ({retryRequestedBy}) =>
+          retryRequestedBy ? 'The retry is requested; a second person confirms it.' : `${id} is sent again.`,
+      )
       shell.refresh()
     }
 
@@ -58,6 +62,7 @@ export const payments = {
             facts(
               ['Status', status(payment.status)],
               payment.reason && ['Reason', payment.reason],
+              payment.retryRequestedBy && ['Retry requested by', payment.retryRequestedBy],
               ['Amount', h('b', {}, `${payment.amount} ${payment.currency}`), ` and a fee of ${payment.fee}`],
               ['From', payment.payer.name, ' ', h('code', {}, payment.payer.iban ?? payment.payer.account)],
               ['To', payment.payee.name, ' ', h('code', {}, payment.payee.iban ?? payment.payee.account)],

@@ -23,8 +23,9 @@ from paceline_payments.feed import FeedFormat
 from paceline_payments.feeds.accepting import SORTS, Feeds
 from paceline_payments.feeds.model import Feed, FeedState, checked_control
 from paceline_payments.feeds.status_report import status_report
+from paceline_payments.four_eyes import SecondPersonRequired
 from paceline_payments.parsing import COLUMNS
-from paceline_payments.service.http.parts import payments_of
+from paceline_payments.service.http.parts import payments_of, second_person_required
 from paceline_payments.service.http.payments import CSV_FEED, FEED, body_blocks
 from paceline_payments.service.http.payments import FORMATS as LINE_FORMATS
 from paceline_payments.service.shapes.feeds import FEED_ID, CancelledFeed, FeedPage, FeedShown, RejectedRecord
@@ -89,7 +90,8 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     CSV, NDJSON (as `/api/v1/payments/bulk`) or ISO 20022 pain.001. If `controlSum` or `count` is given and wrong, or a
     pain.001 document contradicts its own control figures, nothing is accepted: 400. Idempotent: the same bytes sent
     twice are one feed. The response comes when the feed is done, or after two seconds with its status then. A feed that
-    was cancelled stays so: nothing of it is accepted, and its `state` in the response is `CANCELLED`.
+    was cancelled stays so: nothing of it is accepted, and its `state` in the response is `CANCELLED`. Where four eyes
+    are required, its `state` is `HELD`, and nothing of it is accepted before its release.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
@@ -190,6 +192,28 @@ async def report(request: Request) -> Response:
     feed = await payments.feeds.show(request.path_params["feedId"])
     blocks = status_report(feed, payments.feeds, payments.store, datetime.now(UTC))
     return StreamingResponse(blocks, media_type="application/xml")
+
+
+@router.post(
+    "/feeds/{feedId}/release",
+    summary="Release a feed that is held",
+    response_model=FeedShown,
+    responses=documented(400, 403, 404, 409),
+    openapi_extra={"parameters": [path("feedId", FEED_ID)]},
+)
+async def release(request: Request) -> Response:
+    """Where four eyes are required: the second person lets the payments of the feed be accepted. 403 for the caller who
+    submitted it, 409 if it does not wait for release. Idempotent. Recorded in `/admin/audit`.
+    """
+    payments, feed_id = payments_of(request), request.path_params["feedId"]
+    try:
+        feed = await payments.feeds.release(feed_id, request.scope["state"]["caller"])
+    except SecondPersonRequired as error:
+        raise second_person_required(error) from None
+    except Conflict as error:
+        raise Problem(409, "nothing-to-release", "Nothing To Release", str(error)) from None
+    payments.background(payments.feeds.accept(feed_id))
+    return json_response(_feed_shown(feed))
 
 
 @router.delete(

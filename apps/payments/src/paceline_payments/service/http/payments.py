@@ -23,6 +23,7 @@ from paceline.server.shapes import members
 from paceline.server.shapes.members import BOOKED_NAME
 from paceline.slots.model import checked_id
 from paceline_payments.feed import FeedFormat, Rejection, Tally, initiate_feed
+from paceline_payments.four_eyes import ReleaseRequired, SecondPersonRequired
 from paceline_payments.model import (
     IntakeResult,
     Payment,
@@ -34,7 +35,7 @@ from paceline_payments.model import (
 from paceline_payments.operations import LONGEST_PAGE, SORTS
 from paceline_payments.parsing import COLUMNS, payment_of_json
 from paceline_payments.ports import DownstreamBusy
-from paceline_payments.service.http.parts import payments_of
+from paceline_payments.service.http.parts import payments_of, release_required, second_person_required
 from paceline_payments.service.shapes.payments import (
     PAYMENT_ID,
     AcceptedPayment,
@@ -92,7 +93,7 @@ def install(routes: list[BaseRoute]) -> None:
         summary="Accept a payment",
         status_code=202,
         response_model=AcceptedPayment,
-        responses=documented(400, 404, 409, 413, 415),
+        responses=documented(400, 403, 404, 409, 413, 415),
         openapi_extra=json_body(PaymentRequest),
     )
     add_raw_route(
@@ -103,7 +104,7 @@ def install(routes: list[BaseRoute]) -> None:
         tags=["payments"],
         summary="Accept a feed of payments",
         response_model=BulkResult,
-        responses=documented(400, 404, 415),
+        responses=documented(400, 403, 404, 415),
         openapi_extra={
             "requestBody": {
                 "required": True,
@@ -119,7 +120,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     """Checks the payment, books its slot and queues it; it is made at `scheduledTime`.
 
     Idempotent: the same payment again gets the same response; another payment of the same `paymentId` is a 409. 503 if
-    no slot is free before the config's horizon.
+    no slot is free before the config's horizon. 403 where four eyes are required: there payments come as feeds.
     """
     payment = payment_of_json(await read_object(scope, receive))
     about(scope, item_id=payment.payment_id)
@@ -128,6 +129,8 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
             accepted = await payments_of(scope).intake.submit(payment)
     except PaymentExists as error:
         raise _exists(error) from None
+    except ReleaseRequired as error:
+        raise release_required(error) from None
     await send_json(send, AcceptedPayment.of(accepted).dump_json(), 202)
 
 
@@ -137,10 +140,14 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     As `text/csv` with the columns paymentId, amount, currency, payerName, payerIban, payeeName, payeeIban, executeAt,
     or as `application/x-ndjson` with a PaymentRequest per line. An interrupted feed can be sent again: accepted
     payments count as duplicates. `configName` in the query names the config of lines that name none.
+
+    403 where four eyes are required: there feeds go to `/api/v1/feeds`.
     """
     kind = FORMATS.get(media_type(scope))
     if kind is None:
         raise unsupported("text/csv or application/x-ndjson")
+    if payments_of(scope).four_eyes:
+        raise release_required(ReleaseRequired())
     request = Request(scope)
     services, config_name = services_of(scope), request.query_params.get("configName")
     if config_name is not None:
@@ -223,18 +230,23 @@ async def list_payments(request: Request) -> Response:
     "/payments/{paymentId:path}/retry",
     summary="Send a failed payment again",
     response_model=PaymentShown,
-    responses=documented(400, 404, 409, 503),
+    responses=documented(400, 403, 404, 409, 503),
     openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def retry(request: Request) -> Response:
     """A FAILED payment is sent again. An UNKNOWN one is first decided by the downstream's status inquiry: a payment
     that was executed there is not sent again. 409 in any other status. Recorded in `/admin/audit`.
+
+    Where four eyes are required, the retry of a payment that is or was UNKNOWN is recorded first (`retryRequestedBy`),
+    and happens when another person sends the same request; 403 for the same person.
     """
     payments, payment_id = payments_of(request), request.path_params["paymentId"]
     try:
         await payments.operations.retry(payment_id, by=request.scope["state"]["caller"])
     except Conflict as error:
         raise Problem(409, "payment-not-retried", "Payment Not Retried", str(error)) from None
+    except SecondPersonRequired as error:
+        raise second_person_required(error) from None
     except DownstreamBusy as error:
         headers = {"Retry-After": "10"}
         raise Problem(503, "downstream-unavailable", "Downstream Unavailable", str(error), headers=headers) from None

@@ -11,6 +11,7 @@ from paceline.server.shapes import members
 from paceline.server.shapes.shape import Instant, Shape
 from paceline_payments import model
 from paceline_payments.currencies import MINOR_UNITS
+from paceline_payments.four_eyes import retry_requested_by
 from paceline_payments.model import ID_RULE, PaymentAudit, PaymentRecord
 from paceline_payments.parsing import LONGEST_ACCOUNT, LONGEST_IBAN, LONGEST_ID, LONGEST_NAME
 from paceline_payments.service.shapes.reconciliation import ReconciliationShown
@@ -122,7 +123,7 @@ class FeedReport(BulkResult):
 
     feed_id: str
     state: str
-    """DONE, or CANCELLED if the feed was cancelled before or meanwhile."""
+    """DONE; HELD if it waits for release; or CANCELLED if the feed was cancelled before or meanwhile."""
     rejected_count: int
     rejected_file: str | None
     lines: int
@@ -220,11 +221,14 @@ class PaymentShown(PaymentView):
 
     instruction: dict[str, Any]
     """Everything that the bank is told, with the names of ISO 20022."""
+    retry_requested_by: str | None
+    """Who asked for a retry that a second person has to confirm."""
     audit: list[PaymentEvent]
 
     @classmethod
     def of_record(cls, record: PaymentRecord, history: list[PaymentAudit], **members: Any) -> Self:
-        return cls.of_payment(record, instruction=record.payment.whole_instruction, audit=history, **members)
+        members |= {"audit": history, "retry_requested_by": retry_requested_by(history)}
+        return cls.of_payment(record, instruction=record.payment.whole_instruction, **members)
 
 
 class PaymentAndSlot(PaymentShown):

@@ -26,6 +26,7 @@ from paceline.server.wiring.database import shared_database
 from paceline.slots.scheduler import SlotScheduler
 from paceline_payments.feeds.accepting import Feeds
 from paceline_payments.feeds.receiving import FeedReceiver
+from paceline_payments.four_eyes import FeedsAlone
 from paceline_payments.meter import PaymentMeter
 from paceline_payments.model import ITEM_TYPE as PAYMENT
 from paceline_payments.operations import PaymentOperations, StopExecutions
@@ -86,6 +87,8 @@ class Payments(NamedTuple):
     """The downstream, if no other is configured."""
     breaker: BreakerStore
     """The state of the downstream's breaker."""
+    four_eyes: bool
+    """Whether a second person releases feeds and retries of payments in doubt."""
 
 
 @asynccontextmanager
@@ -158,7 +161,8 @@ async def open_payments(
             status = await breaker_store.read()
             return None if status is None else f"the downstream gets no calls: {status.reason}"
 
-        operations = PaymentOperations(store, OperatorInquiry(bank), stop, outage=outage)
+        four_eyes = payment_settings.four_eyes
+        operations = PaymentOperations(store, OperatorInquiry(bank), stop, outage=outage, four_eyes=four_eyes)
         intake: Intake = local_intake
         if settings.temporal_address is not None:
             from paceline.dispatch.engines.temporal.client import connect
@@ -175,10 +179,12 @@ async def open_payments(
             from paceline_payments.service.metrics import CountedIntake, IntakeMetrics
 
             intake = CountedIntake(intake, IntakeMetrics(registry))
+        if four_eyes:
+            intake = FeedsAlone(intake)
         feed_store = await _feed_store(settings, stack)
         feeds = Feeds(feed_store, store, intake, stop, outage=outage)
         background = await stack.enter_async_context(_background())
-        receiver = FeedReceiver(feed_store)
+        receiver = FeedReceiver(feed_store, hold=four_eyes)
         statements = await _reconciliation_store(settings, stack)
         application = Payments(
             intake,
@@ -192,6 +198,7 @@ async def open_payments(
             domain,
             simulator,
             breaker_store,
+            four_eyes,
         )
         if registry is not None:
             metering = asyncio.create_task(

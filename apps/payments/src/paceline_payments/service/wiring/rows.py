@@ -7,12 +7,14 @@ from paceline.dispatch.ports import Follower
 from paceline.server.settings import Settings
 from paceline.slots.carriers import SlotCarrier
 from paceline_payments.model import ITEM_TYPE, OWNER
+from paceline_payments.settings import PaymentSettings
 from paceline_payments.stores.moves import PaymentFollower
 from paceline_payments.stores.slot_carrier import PaymentCarrier
 
 
 def followers(settings: Settings) -> dict[str, Follower]:
-    return {ITEM_TYPE: PaymentFollower(audit_key(settings))}
+    four_eyes = settings.section(PaymentSettings).four_eyes
+    return {ITEM_TYPE: PaymentFollower(audit_key(settings), four_eyes=four_eyes)}
 
 
 def carriers(_settings: Settings) -> dict[str, SlotCarrier]:
