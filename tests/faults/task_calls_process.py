@@ -2,7 +2,7 @@
 
     python -m tests.faults.task_calls_process URL RECORDER-PORT
 
-It prints a line when it works, and ends when it is killed.
+It prints a line when it works, and another one when an execution waits for its downstream; it ends when it is killed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import asyncio
 import sys
 
 from paceline import Downstream, Tasks
+from paceline.testing import eventually
 from tests.faults.recorder import report
 
 RATE = 20
 
 
-def calls(url: str, port: int) -> Tasks:
+def recorder(url: str) -> Downstream:
+    return Downstream("recorder", url, rate=f"{RATE}/second", call_timeout=2)
+
+
+def calls(url: str, port: int, downstream: Downstream) -> Tasks:
     """The tasks; the port may be 0 where nothing runs."""
     tasks = Tasks(url)
-    downstream = Downstream("recorder", url, rate=f"{RATE}/second", call_timeout=2)
 
     @tasks.task(name="CALL", downstream=downstream)
     async def call(number: int) -> None:
@@ -36,8 +40,11 @@ def calls(url: str, port: int) -> Tasks:
 
 
 async def main(url: str, port: int) -> None:
-    async with calls(url, port) as tasks, tasks.running():
+    downstream = recorder(url)
+    async with calls(url, port, downstream) as tasks, tasks.running():
         print("works", flush=True)  # noqa: T201
+        await eventually(lambda: downstream.waiting > 0, within=60)
+        print("waits", flush=True)  # noqa: T201
         await asyncio.Event().wait()
 
 
