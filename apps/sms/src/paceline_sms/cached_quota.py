@@ -6,8 +6,9 @@ spent: an outage may cost a user up to one budget, a tenth of the limit, until t
 
 A process spends only for the configuration that it knows to be the latest: it forgets what it knows when the database
 announces a change, and reads each time while such announcements can't arrive. A keyed message is decided by the store,
-in the transaction that remembers its key; what the store has leased to the cache is spent for it if nothing else is
-left. Only messages in a fixed window are decided by the cache: it does no arithmetic of windows.
+in the transaction that remembers its key, and a scheduled one in that which parks it; what the store has leased to the
+cache is spent for them if nothing else is left. Only messages in a fixed window are decided by the cache: it does no
+arithmetic of windows.
 """
 
 from __future__ import annotations
@@ -109,10 +110,11 @@ class CachedQuota:
             KeyReused: The idempotency key was used for another message.
             OptedOut: The recipient wants no messages.
         """
-        if not attempt.keyed and (verdict := await self._send_by_cache(attempt)) is not None:
+        by_store = attempt.keyed or attempt.send_at_ms is not None
+        if not by_store and (verdict := await self._send_by_cache(attempt)) is not None:
             return verdict, Path.CACHE
         verdict = await self._admissions.submit(attempt)
-        if attempt.keyed and not verdict.allowed and verdict.is_plain:
+        if by_store and not verdict.allowed and verdict.is_plain:
             spent = await self._spend(attempt)
             if spent is not None and spent.verdict.allowed:
                 verdict = await self._admissions.submit(attempt._replace(prepaid=True))

@@ -146,9 +146,11 @@ class Intake:
         to: Any = None,
         priority: Any = Priority.NORMAL,
         expires_in: Any = None,
+        send_at: Any = None,
         now_ms: int | None = None,
     ) -> Verdict:
-        """Decides, and accepts the message if allowed: then it is counted, and will be sent.
+        """Decides, and accepts the message if allowed: then it is counted, and will be sent, at `send_at` if that is
+        ahead.
 
         Sends are idempotent by `key`, per user and for a day: a repeated call returns the first verdict.
 
@@ -160,7 +162,9 @@ class Intake:
             BrokerUnavailable: The log does not answer. Nothing is counted, and nothing will be sent.
             StoreUnavailable: The database does not answer.
         """
-        attempt = Attempt.of(user_id, message, key, now_ms, to=to, priority=priority, expires_in=expires_in)
+        attempt = Attempt.of(
+            user_id, message, key, now_ms, to=to, priority=priority, expires_in=expires_in, send_at=send_at
+        )
         if (origin := tracing.origin()) is not None:
             return await self._send_traced(origin.traceparent, attempt)
         return await self._send(attempt)

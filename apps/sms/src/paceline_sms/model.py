@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from paceline.durations import parse_duration
+from paceline.durations import parse_duration, parse_instant, to_ms
 from paceline.errors import InvalidInput, PacelineError
 from paceline_sms.recipients import NOBODY, Recipient, checked_locale, checked_phone, checked_zone, masked
 from paceline_sms.segments import count_segments
@@ -22,6 +22,8 @@ LONGEST_MESSAGE = 10_000
 LONGEST_KEY = 255
 LONGEST_WAIT = timedelta(days=30)
 """Of a message's expiry."""
+FARTHEST = timedelta(days=7)
+"""How far ahead a message may be scheduled."""
 MINUTE_MS = 60_000
 _LATEST_MS = 4_102_444_800_000
 """The year 2100. A later time in a record is invalid."""
@@ -55,6 +57,8 @@ class Attempt(NamedTuple):
     priority: Priority = Priority.NORMAL
     expires_in_ms: int | None = None
     """None: the gateway's default."""
+    send_at_ms: int | None = None
+    """None: at once."""
     segments: int = 1
     prepaid: bool = False
     """A budget that the store has leased was spent for it: it is counted."""
@@ -72,6 +76,7 @@ class Attempt(NamedTuple):
         to: Any = None,
         priority: Any = Priority.NORMAL,
         expires_in: Any = None,
+        send_at: Any = None,
     ) -> Attempt:
         """Checks every value.
 
@@ -94,22 +99,39 @@ class Attempt(NamedTuple):
             to=phone,
             priority=urgency,
             expires_in_ms=expires_in_ms,
+            send_at_ms=None if send_at is None else to_ms(parse_instant(send_at, "send_at")),
             segments=count_segments(message).number,
         )
         if key is None:
             return attempt
         if not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
             raise InvalidInput("Idempotency-Key", f"must be 1 to {LONGEST_KEY} printable characters")
-        content = json.dumps([message, phone, urgency, expires_in_ms])
+        content = json.dumps([message, phone, urgency, expires_in_ms, attempt.send_at_ms])
         return attempt._replace(
             message_id=str(uuid.uuid5(_KEYED, f"{user_id}:{key}")),
             keyed=True,
             fingerprint=hashlib.sha256(content.encode()).hexdigest()[:32],
         )
 
+    def check_schedule(self, at_ms: int) -> InvalidInput | None:
+        """The error of a time that is too far ahead, or when the message has expired; None if it can be sent then."""
+        if self.send_at_ms is None:
+            return None
+        wait_ms = self.send_at_ms - at_ms
+        if wait_ms > FARTHEST / timedelta(milliseconds=1):
+            return InvalidInput("send_at", f"must be at most {FARTHEST.days} days ahead")
+        if self.expires_in_ms is not None and wait_ms >= self.expires_in_ms:
+            return InvalidInput("send_at", "must be before the message expires; choose a longer expires_in")
+        return None
+
     def to_message(self, at_ms: int, default_expiry_ms: int, recipient: Recipient = NOBODY) -> Message:
-        """The message this attempt becomes when it is accepted at a time, bound to the user's present recipient."""
-        expiry_ms = default_expiry_ms if self.expires_in_ms is None else self.expires_in_ms
+        """The message this attempt becomes when it is accepted at a time, bound to the user's present recipient. The
+        default expiry of a scheduled one begins when it is sent."""
+        send_at_ms = self.send_at_ms if self.send_at_ms is not None and self.send_at_ms > at_ms else None
+        if self.expires_in_ms is None:
+            expires_ms = (at_ms if send_at_ms is None else send_at_ms) + default_expiry_ms
+        else:
+            expires_ms = at_ms + self.expires_in_ms
         return Message(
             self.user_id,
             self.message,
@@ -117,10 +139,11 @@ class Attempt(NamedTuple):
             self.to or recipient.phone,
             self.priority,
             at_ms,
-            at_ms + expiry_ms,
+            expires_ms,
             self.segments,
             recipient.locale,
             recipient.zone if self.to in (None, recipient.phone) else None,
+            send_at_ms,
         )
 
 
@@ -220,6 +243,8 @@ class Message:
     locale: str | None = None
     zone: str | None = None
     """Of the recipient, as `to`."""
+    send_at_ms: int | None = None
+    """None: at once."""
 
     def to_record_value(self) -> str:
         """The message as the log carries it: JSON, in ASCII so that every store can keep every character."""
@@ -232,6 +257,8 @@ class Message:
             document["acceptedAt"] = self.accepted_ms
         if self.expires_ms is not None:
             document["expiresAt"] = self.expires_ms
+        if self.send_at_ms is not None:
+            document["sendAt"] = self.send_at_ms
         if self.locale is not None:
             document["locale"] = self.locale
         if self.zone is not None:
@@ -251,11 +278,12 @@ class Message:
             to, priority = document.get("to"), document.get("priority", Priority.NORMAL)
             accepted_ms, expires_ms = document.get("acceptedAt"), document.get("expiresAt")
             locale, zone = document.get("locale"), document.get("zone")
+            send_at_ms = document.get("sendAt")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidInput("value", "is not a message: an object with userId, message and messageId") from None
         if not _is_id(message_id):
             raise InvalidInput("messageId", "must be a text of 1 to 64 printable characters")
-        for field, moment in (("acceptedAt", accepted_ms), ("expiresAt", expires_ms)):
+        for field, moment in (("acceptedAt", accepted_ms), ("expiresAt", expires_ms), ("sendAt", send_at_ms)):
             if moment is not None and not (_is_integer(moment) and 0 <= moment <= _LATEST_MS):
                 raise InvalidInput(field, "is not a time in milliseconds since 1970")
         return cls(
@@ -269,6 +297,7 @@ class Message:
             count_segments(text).number,
             None if locale is None else checked_locale(locale),
             None if zone is None else checked_zone(zone),
+            send_at_ms,
         )
 
 

@@ -253,6 +253,8 @@ class MessageStatus(NamedTuple):
     price: str | None = None
     currency: str | None = None
     cancelled_at: datetime | None = None
+    send_at: datetime | None = None
+    """None: it was sent as soon as it could be."""
 
 
 class Cancellation(NamedTuple):

@@ -114,6 +114,7 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
         "claimed_until": None,
         "accepted_at": accepted_at,
         "expires_at": None if message.expires_ms is None else from_ms(message.expires_ms),
+        "send_at": None if message.send_at_ms is None else from_ms(message.send_at_ms),
         "settled_at": None,
         "delivered_at": None,
         "provider": None,
@@ -354,20 +355,24 @@ def shown_status(row: Row[Any]) -> MessageStatus:
         row.price,
         row.currency,
         row.settled_at if status is Status.CANCELLED else None,
+        row.send_at,
     )
 
 
 def backlog(connection: Connection) -> Backlog:
-    """What has no outcome yet."""
+    """What has no outcome yet. A scheduled message waits from its time on."""
+    at = now(connection)
+    since = sa.func.coalesce(_message.send_at, _message.accepted_at)
     waiting = connection.execute(
-        sa.select(sa.func.count(), sa.func.min(_message.accepted_at)).where(
-            _message.status.in_((Status.QUEUED.value, Status.SENDING.value))
+        sa.select(sa.func.count(), sa.func.min(since)).where(
+            _message.status.in_((Status.QUEUED.value, Status.SENDING.value)),
+            sa.or_(_message.send_at.is_(None), _message.send_at <= at),
         )
     ).one()
     letters = connection.execute(sa.select(sa.func.count()).select_from(notification_dead_letter)).scalar_one()
     is_unknown = _message.status == Status.UNKNOWN.value
     unknown = connection.execute(sa.select(sa.func.count()).select_from(notification_message).where(is_unknown))
-    age = 0.0 if waiting[1] is None else max((now(connection) - waiting[1]).total_seconds(), 0.0)
+    age = 0.0 if waiting[1] is None else max((at - waiting[1]).total_seconds(), 0.0)
     return Backlog(waiting[0], age, letters, unknown.scalar_one())
 
 

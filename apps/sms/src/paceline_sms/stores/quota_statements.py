@@ -19,7 +19,7 @@ from paceline.errors import NotFound, PacelineError
 from paceline.messaging import Record
 from paceline.sql.engine import announce
 from paceline.sql.in_lists import where_in
-from paceline.sql.outbox import append
+from paceline.sql.outbox import append, hint_of
 from paceline_sms.model import Attempt, KeyReused, Message, OptedOut, Verdict
 from paceline_sms.ports import Lease, LeaseRequest
 from paceline_sms.quota import Quota, Unit, decide, lease, quota_spec, replay
@@ -27,6 +27,7 @@ from paceline_sms.recipients import Recipient
 from paceline_sms.stores.message_statements import insert_messages
 from paceline_sms.stores.rows import clock_ms, known_of
 from paceline_sms.stores.tables import notification_key, notification_optout, notification_quota
+from paceline_sms.topics import parked_topic
 
 CONFIGURED = "sms-configured"
 """The hint that some quota was configured or deleted."""
@@ -101,6 +102,9 @@ def admit(
         if (phone := attempt.to or quota.recipient.phone) in opted_out:
             outcomes.append(OptedOut(phone or ""))
             continue
+        if (problem := attempt.check_schedule(at_ms)) is not None:
+            outcomes.append(problem)
+            continue
         after, outcome = decide(quota, attempt, at_ms)
         outcomes.append(outcome)
         if isinstance(outcome, Verdict) and outcome.allowed:
@@ -129,17 +133,22 @@ def opted_out_of(connection: Connection, phones: Sequence[str]) -> set[str]:
 def publish(
     connection: Connection, topic: str, messages: Sequence[tuple[Attempt, Message]], *, keep: bool = False
 ) -> None:
-    """Appends accepted messages to the outbox, with a row for the status of each. With `keep` a row that there is
-    already stays: a sender may have the message."""
-    if messages:
-        insert_messages(connection, [message for _, message in messages], keep=keep)
-        append(
-            connection,
-            [
-                Record(topic, str(message.user_id), message.to_record_value(), attempt.traceparent)
-                for attempt, message in messages
-            ],
-        )
+    """Appends accepted messages to the outbox, with a row for the status of each; scheduled ones are parked there until
+    their time. With `keep` a row that there is already stays: a sender may have the message."""
+    if not messages:
+        return
+    insert_messages(connection, [message for _, message in messages], keep=keep)
+    ready: list[Record] = []
+    for attempt, message in messages:
+        record = Record(topic, str(message.user_id), message.to_record_value(), attempt.traceparent)
+        if message.send_at_ms is None:
+            ready.append(record)
+        else:
+            parked = parked_topic(topic)
+            append(connection, [record._replace(topic=parked)], available_at=from_ms(message.send_at_ms))
+            announce(connection, hint_of(parked))  # the reader may wait for a later record
+    if ready:
+        append(connection, ready)
 
 
 def find(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quota, int] | None:

@@ -50,6 +50,7 @@ notification_message = sa.Table(
     sa.Column("claimed_until", Instant),
     sa.Column("accepted_at", Instant, nullable=False),
     sa.Column("expires_at", Instant),
+    sa.Column("send_at", Instant),
     sa.Column("settled_at", Instant),
     sa.Column("delivered_at", Instant),
     sa.Column("provider", sa.String(64)),
@@ -65,7 +66,8 @@ notification_message = sa.Table(
     info={
         "about": "One row per message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
         "DELIVERED, FAILED, EXPIRED, CANCELLED or UNKNOWN. unknown_provider may have taken a message that is queued "
-        "again. record is what its topic got, with the text, until there is an outcome."
+        "again. One with send_at waits until then. record is what its topic got, with the text, until there is an "
+        "outcome."
     },
 )
 

@@ -462,6 +462,7 @@ def _notifications() -> None:
         sa.Column("claimed_until", Instant),
         sa.Column("accepted_at", Instant, nullable=False),
         sa.Column("expires_at", Instant),
+        sa.Column("send_at", Instant),
         sa.Column("settled_at", Instant),
         sa.Column("delivered_at", Instant),
         sa.Column("provider", sa.String(64)),

@@ -110,6 +110,7 @@ async def accept(gateway: Notifications, request: NotificationRequest, key: str 
                 to=request.to,
                 priority=request.priority,
                 expires_in=request.expires_in,
+                send_at=request.send_at,
             )
         except KeyReused as error:
             detail = f"{error.field}: {error.problem}"

@@ -62,6 +62,14 @@ class NotificationRequest(Shape):
         Field(description="ISO 8601, from PT1S to P30D.", json_schema_extra={"example": "PT5M"}),
         Expects("an ISO 8601 duration"),
     ] = None
+    send_at: Annotated[
+        str | None,
+        Field(
+            description="ISO 8601, at most 7 days ahead; left out or past, at once.",
+            json_schema_extra={"example": "2027-03-01T16:00:00Z"},
+        ),
+        Expects("an ISO 8601 instant"),
+    ] = None
 
 
 class NotificationConfig(Shape):
@@ -156,6 +164,7 @@ class MessageStatus(Shape):
     attempts: int
     accepted_at: Instant
     expires_at: Instant | None
+    send_at: Instant | None
     sent_at: Instant | None
     delivered_at: Instant | None
     failed_at: Instant | None
