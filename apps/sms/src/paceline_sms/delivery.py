@@ -286,7 +286,7 @@ class Delivery:
             if until_ms > self._now_ms():
                 return await self._park(lane, message, parked, until_ms)
             del self._parked[record.key, message.priority]
-        sent = await self._send_in_trace(record.traceparent, message, claim)
+        sent = await self._send_in_trace(record.traceparent, message, claim, lane)
         if sent.response is None:
             return await self._put_off(record, message, sent, lane)
         result, provider, on_unknown = sent.response
@@ -359,14 +359,16 @@ class Delivery:
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    async def _send_in_trace(self, parent: str | None, message: Message, claim: MessageClaim) -> _SendResult:
+    async def _send_in_trace(
+        self, parent: str | None, message: Message, claim: MessageClaim, lane: deque[_Work]
+    ) -> _SendResult:
         """`_send_with_retries`, as part of the trace the message was sent in, if there is one."""
         if parent is None or not tracing.is_on():
-            return await self._send_with_retries(message, claim)
+            return await self._send_with_retries(message, claim, lane)
         attributes = {"paceline.message_id": message.message_id}
         span = tracing.begin("sms.deliver", attributes, parent=parent, kind="CONSUMER")
         with tracing.inside(span):
-            send_result = await self._send_with_retries(message, claim)
+            send_result = await self._send_with_retries(message, claim, lane)
         is_sent = send_result.response is not None and isinstance(send_result.response.result, Accepted)
         span.end(
             {"paceline.attempt": send_result.attempts, "paceline.outcome": "sent" if is_sent else "failed"},
@@ -374,7 +376,7 @@ class Delivery:
         )
         return send_result
 
-    async def _send_with_retries(self, message: Message, claim: MessageClaim) -> _SendResult:
+    async def _send_with_retries(self, message: Message, claim: MessageClaim, lane: deque[_Work]) -> _SendResult:
         """Tries until there is an outcome, the message expires, this member stops, or the message alone has failed
         `attempts` times in a row while others went out. Only the provider that may have taken it gets it again."""
         attempts, failures, reason = claim.attempts, 0, "no provider was available"
@@ -419,9 +421,17 @@ class Delivery:
                 slots.release()
             # Jitter, so that messages that failed together are not retried together.
             seconds = max(wait or 0.0, pause) * random.uniform(0.5, 1.0)
-            await wait_for_stop(self._stop, min(seconds, self._seconds_left(message)))
+            await wait_for_stop(self._stop, min(seconds, self._seconds_left(lane)))
+            await self._expire_behind(lane)
             pause = min(pause * 2, self._longest_pause)
         return _SendResult(attempts, None, reason, unknown_provider)
+
+    async def _expire_behind(self, lane: deque[_Work]) -> None:
+        """Ends messages that have expired behind the head of a lane, which may wait for a provider for hours."""
+        for work in list(lane)[1:]:
+            is_over = work.message is not None and _has_expired(work.message, self._now_ms())
+            if is_over and await self._handle(work, lane):
+                lane.remove(work)
 
     def _sms(self, message: Message, claim: MessageClaim, attempt: int) -> SmsMessage:
         expires_ms = message.expires_ms
@@ -450,8 +460,10 @@ class Delivery:
     def _now_ms(self) -> int:
         return _host_ms() + self._skew_ms
 
-    def _seconds_left(self, message: Message) -> float:
-        return 3600.0 if message.expires_ms is None else max(message.expires_ms - self._now_ms(), 0) / 1000 + 0.001
+    def _seconds_left(self, lane: deque[_Work]) -> float:
+        """Until the first message of a lane expires."""
+        expiries = [work.message.expires_ms for work in lane if work.message is not None and work.message.expires_ms]
+        return max(min(expiries) - self._now_ms(), 0) / 1000 + 0.001 if expiries else 3600.0
 
     # -- the store, retried while it is down ----------------------------------------------------------------------
 

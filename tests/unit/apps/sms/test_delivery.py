@@ -298,6 +298,21 @@ async def test_a_message_waits_for_a_provider_until_it_expires(monkeypatch: pyte
     assert bench.store.letters[0].reason == "expired; scripted: busy"
 
 
+async def test_a_message_expires_behind_one_that_waits_for_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.time_ns() // 1_000_000
+    bench = Bench(record(1, "head", expiresAt=began + 86_400_000), record(1, "short", expiresAt=began + 3_600_000))
+    bench.provider.script["head"] = [Unavailable("busy", retry_after=60, throttled=True) for _ in range(2_000)]
+    host_ms = delivery._host_ms
+    monkeypatch.setattr(delivery, "_host_ms", lambda: host_ms() + 3_599_900 * bool(bench.provider.calls))
+    running = asyncio.create_task(bench.delivery.run(bench.stop))
+    await eventually(lambda: "short" in bench.store.outcomes, within=10)
+    await bench.end(running)
+    assert bench.store.outcomes["short"].status is Status.EXPIRED
+    assert "head" not in bench.store.outcomes
+    assert set(bench.provider.calls) == {"head"}
+    assert [json.loads(entry.record.value)["messageId"] for entry in bench.source.committed] == ["short"]
+
+
 async def test_claims_are_renewed_while_the_provider_is_slow() -> None:
     """15.1: a lease lives as long as its work."""
     bench = Bench(record(1, "a"), lease_seconds=0.03, timeout=0.3)
