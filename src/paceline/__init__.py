@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from paceline.circuit_breaker import BreakerPolicy
     from paceline.dispatch._blocking import BlockingDispatchQueue
     from paceline.dispatch.current_task import CurrentTask, current_task
-    from paceline.dispatch.outcomes import Discard, Retry, Snooze
+    from paceline.dispatch.outcomes import Discard, Done, NeverSeen, OutcomeUnknown, Retry, Snooze
     from paceline.dispatch.queue import DispatchQueue
     from paceline.dispatch.tasks.batches import BatchOutcome
     from paceline.dispatch.tasks.execution import TaskEvent
@@ -78,6 +78,7 @@ __all__ = [
     "Decision",
     "Discard",
     "DispatchQueue",
+    "Done",
     "Downstream",
     "Exponential",
     "FixedWindow",
@@ -85,7 +86,9 @@ __all__ = [
     "InvalidInput",
     "LeasePolicy",
     "Limiter",
+    "NeverSeen",
     "NotFound",
+    "OutcomeUnknown",
     "PacelineError",
     "Plan",
     "RateLimitExceeded",
@@ -132,7 +135,7 @@ _MODULES = {
     "limits.toml_plans": ("TomlPlans",),
     "dispatch._blocking": ("BlockingDispatchQueue",),
     "dispatch.current_task": ("CurrentTask", "current_task"),
-    "dispatch.outcomes": ("Discard", "Retry", "Snooze"),
+    "dispatch.outcomes": ("Discard", "Done", "NeverSeen", "OutcomeUnknown", "Retry", "Snooze"),
     "dispatch.queue": ("DispatchQueue",),
     "dispatch.tasks.batches": ("BatchOutcome",),
     "dispatch.tasks.execution": ("TaskEvent",),

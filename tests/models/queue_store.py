@@ -171,7 +171,7 @@ class MemoryQueueStore:
                     lane=item.lane,
                     priority=item.priority,
                     has_begun=item.begun_at is not None,
-                    is_unknown=item.unknown_since is not None,
+                    unknown_since=item.unknown_since,
                 )
             )
         return Batch(batch_id, now, items, is_cut=taken < len(due))
@@ -203,7 +203,12 @@ class MemoryQueueStore:
             for item in self._items.values()
             if item.item_type == item_type and item.status in IN_FLIGHT and (item.seen_at or EPOCH) <= deadline
         )
-        rows = [self._items[item_type, item_id] for _, item_id in silent[:limit]]
+        over = sorted(
+            (item.due_at, item.item_id)
+            for item in self._items.values()
+            if item.item_type == item_type and item.status is Status.UNKNOWN and item.due_at <= self._now(now)
+        )
+        rows = [self._items[item_type, item_id] for _, item_id in [*silent[:limit], *over[:limit]]]
         return [
             SilentClaim(
                 Claim(item_type, item.item_id, item.claim_epoch, item.retry_count),
@@ -224,7 +229,7 @@ class MemoryQueueStore:
         now = self._now(now)
         allowed = [change.origins for change in changes]
         done = [
-            (silent_for is None or self._is_silent(change.claim, now - silent_for))
+            (silent_for is None or change.seen is Status.UNKNOWN or self._is_silent(change.claim, now - silent_for))
             and self._settle(change, origins, now)
             for change, origins in zip(changes, allowed, strict=True)
         ]
@@ -244,7 +249,7 @@ class MemoryQueueStore:
 
     def _settle(self, change: Change, origins: tuple[Status, ...], now: datetime) -> bool:
         claim, status = change.claim, change.status
-        before = self._held(claim)
+        before = self._held(claim, change.seen is Status.UNKNOWN)
         if before is None or before.status not in origins:
             return False
         batch_id = change.batch_id or before.batch_id
@@ -260,6 +265,8 @@ class MemoryQueueStore:
             item = replace(item, due_at=now + change.pause)
         if change.last_attempt is not None:
             item = replace(item, last_attempt=change.last_attempt)
+        if change.in_doubt:
+            item = replace(item, unknown_since=before.unknown_since or before.begun_at or now)
         if status is Status.DISPATCHED:
             item = replace(item, dispatched_at=now, exec_workflow_id=claim.execution_id)
         if status is Status.COMPLETED:
@@ -296,6 +303,12 @@ class MemoryQueueStore:
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:
         return [self._held(claim) is not None for claim in claims]
+
+    async def decided(self, claim: Claim) -> bool:
+        item = self._held(claim)
+        if item is not None:
+            self._put(replace(item, unknown_since=None))
+        return item is not None
 
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
@@ -541,10 +554,11 @@ class MemoryQueueStore:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _held(self, claim: Claim) -> Item | None:
-        """The item, if the claim still holds it."""
+    def _held(self, claim: Claim, is_unknown: bool = False) -> Item | None:
+        """The item, if the claim still holds it; with `is_unknown`, if it is UNKNOWN since then."""
         item = self._items.get((claim.item_type, claim.item_id))
-        if item is None or item.claim_epoch != claim.epoch or item.status not in IN_FLIGHT:
+        statuses = (Status.UNKNOWN,) if is_unknown else IN_FLIGHT
+        if item is None or item.claim_epoch != claim.epoch or item.status not in statuses:
             return None
         return item
 

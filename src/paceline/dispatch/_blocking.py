@@ -222,6 +222,20 @@ class BlockingDispatchQueue(BackgroundQueue):
             )
         )
 
+    def resolve(self, item_type: str, item_ids: Iterable[str], outcome: str, *, reason: str | None = None) -> int:
+        """Says what became of items whose attempts are in doubt, and returns their number; all of these ids, or none.
+        With `outcome="done"`, they are COMPLETED; with `refused`, dead letters with the reason; with `again`, READY.
+
+        Items that are UNKNOWN can be resolved, those that wait for an inquiry, and dead letters whose hold is over.
+
+        Raises:
+            Conflict: nothing is in doubt about one of the items, it is being inquired, or its application decides its
+                outcome; nothing was changed.
+            InvalidInput: a value is wrong.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(lambda queue: queue.resolve(item_type, listed(item_ids), outcome, reason=reason))
+
     def preview(
         self,
         item_type: str,

@@ -1,15 +1,19 @@
-"""An operator's changes to items: cancel, requeue, discard, or set another time, priority or lane. Pure."""
+"""An operator's changes to items: cancel, requeue, discard, resolve, or set another time, priority or lane. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import NamedTuple
 
-from paceline.dispatch.model import Action, Claim, Item
+from paceline.dispatch.model import Action, Claim, Item, shortened
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status, may
 from paceline.durations import format_instant
 from paceline.errors import Conflict, InvalidInput
+
+LONGEST_REASON = 1000
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +113,73 @@ class Redirection:
         return before.last_error
 
 
+class ResolvedAs(StrEnum):
+    """What became of an attempt in doubt."""
+
+    DONE = "done"
+    """It was executed: the item is COMPLETED."""
+    REFUSED = "refused"
+    """It was refused: the item is a dead letter with the reason."""
+    AGAIN = "again"
+    """It was never executed: the item is READY."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Somebody knows what became of the attempts in doubt: a receipt, or an operator who asked."""
+
+    outcome: ResolvedAs
+    reason: str | None = None
+    action = Action.RESOLVED
+
+    @classmethod
+    def of(cls, outcome: str, reason: str | None = None) -> Resolution:
+        """A checked one.
+
+        Raises:
+            InvalidInput: the outcome or the reason is wrong.
+        """
+        if outcome not in tuple(ResolvedAs):
+            raise InvalidInput("outcome", f"{outcome!r:.80} is unknown; use done, refused or again")
+        if reason is not None and (not isinstance(reason, str) or not 0 < len(reason) <= LONGEST_REASON):
+            raise InvalidInput("reason", f"must be a text of 1 to {LONGEST_REASON} characters")
+        return cls(ResolvedAs(outcome), None if reason is None else shortened(reason))
+
+    @property
+    def to(self) -> Status:
+        ends = {ResolvedAs.DONE: Status.COMPLETED, ResolvedAs.REFUSED: Status.DEAD_LETTER}
+        return ends.get(self.outcome, Status.READY)
+
+    def applied(self, item: Item, now: datetime, *, is_followed: bool) -> Item:
+        """The item after it.
+
+        Raises:
+            Conflict: nothing is in doubt about it, it is being inquired just now, or its application decides.
+        """
+        if item.status in IN_FLIGHT:
+            raise Conflict(f"item {item.item_id!r} is {item.status}: it runs, or is inquired; try again later")
+        if item.unknown_since is None or item.status in FINISHED:
+            raise Conflict(f"item {item.item_id!r} is {item.status}, and none of its attempts is in doubt")
+        if is_followed:
+            raise Conflict(f"item {item.item_id!r} belongs to an application, which decides its outcome")
+        resolved = replace(item, status=self.to, unknown_since=None, updated_at=now)
+        if self.outcome is ResolvedAs.DONE:
+            # The attempt that was counted as a retry is the one that succeeded.
+            return replace(resolved, completed_at=now, retry_count=max(0, item.retry_count - 1))
+        if self.outcome is ResolvedAs.REFUSED:
+            return replace(resolved, last_error=self.reason or "refused", last_attempt=item.retry_count)
+        return replace(resolved, due_at=max(item.execute_at, now))
+
+    def detail(self, before: Item) -> str:
+        """For the audit."""
+        return self.outcome if self.reason is None else f"{self.outcome}: {self.reason}"
+
+
 def checked_redirection(before: Status, to: Status, item_id: str, *, in_flight: bool = False) -> None:
     """Raises `Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item in this status.
     With `in_flight`, the caller knows that a claimed or dispatched item has not begun."""
+    if before is Status.UNKNOWN:
+        raise Conflict(f"item {item_id!r} is UNKNOWN: it may have been executed; resolve it as done, refused or again")
     if (before in IN_FLIGHT and not in_flight) or not may(before, to):
         verb = "requeued" if to is Status.READY else "discarded"
         raise Conflict(f"item {item_id!r} is {before} and can't be {verb}")
@@ -143,7 +211,7 @@ def redirected(item: Item, to: Status, now: datetime) -> Item:
     )
 
 
-ItemChange = Cancellation | Rescheduling | Redirection
+ItemChange = Cancellation | Rescheduling | Redirection | Resolution
 CHANGES: dict[str, ItemChange] = {
     "requeue": Redirection(Status.READY),
     "discard": Redirection(Status.CANCELLED),

@@ -59,6 +59,10 @@ class CurrentTask:
         self._loop = asyncio.get_running_loop()
         self.deadline: datetime | None = None
         """When its timeout ends it; None if it has no timeout."""
+        self.in_doubt = False
+        """Whether an earlier attempt began, and nobody knows its effect."""
+        self.is_last_inquiry = False
+        """Whether the item is a dead letter if the inquiry decides nothing."""
 
     @property
     def item_type(self) -> str:
@@ -107,6 +111,16 @@ class CurrentTask:
         except (asyncio.CancelledError, TimeoutError):
             self._abandoned = True  # its thread goes on, and may ask
             raise
+
+    async def decided(self) -> None:
+        """An inquiry decided what became of the attempts in doubt.
+
+        Raises:
+            Conflict: the item is no longer this execution's.
+        """
+        if not await self._sink.decided(self._claim()):
+            raise Conflict(f"{self.item_type} {self.item_id} is no longer this execution's")
+        self.in_doubt = False
 
     def progress(self, fraction: float, text: str = "") -> ProgressReport:
         """Records how far the task is, from 0 to 1, with a text. `await` it in an `async def` task; in a `def` task,

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.config import DispatchConfig, OnUnknown
 from paceline.dispatch.encryption import shown_key
 from paceline.dispatch.model import (
     CONTEXT_VERSION,
@@ -79,8 +79,56 @@ def after_silence(silent: SilentClaim, state: ExecutionState, config: DispatchCo
         return None
     if not has_begun:
         return released(claim, "claimed, never begun")._replace(action=Action.STALE_RECOVERED, seen=status)
-    change = _counted(claim, config, Action.STALE_RECOVERED, "execution lost", (Status.FAILED,))
-    return change._replace(seen=status, attempt=AttemptEnd(AttemptOutcome.UNKNOWN))
+    change = after_unknown(claim, config, "execution lost")
+    if change.action is not Action.DEAD_LETTERED:
+        change = change._replace(action=Action.STALE_RECOVERED)
+    return change._replace(seen=status)
+
+
+def after_unknown(
+    claim: Claim,
+    config: DispatchConfig,
+    error: str,
+    pause: timedelta | None = None,
+    traceback: str | None = None,
+) -> Change:
+    """An attempt began, and nobody knows its effect. By the config's `on_unknown`, the item is retried, inquired before
+    it is retried, or held. When the attempts are used up, there is a last one to inquire; after that it is held."""
+    end = AttemptEnd(AttemptOutcome.UNKNOWN, traceback)
+    if config.on_unknown == OnUnknown.RETRY:
+        return _counted(claim, config, Action.FAILED, error, (Status.FAILED,), pause=pause)._replace(attempt=end)
+    retries = claim.retries + 1
+    if config.on_unknown == OnUnknown.HOLD or retries > max(1, config.max_dispatch_retries):
+        return held(claim, config, error)._replace(retries=retries, attempt=end)
+    error, pause = _said_unknown(error), config.backoff(1) + config.look_ahead
+    change = Change(claim, (Status.READY,), Action.UNKNOWN, retries, error, pause, detail=error)
+    return change._replace(attempt=end, in_doubt=True)
+
+
+def held(claim: Claim, config: DispatchConfig, error: str, batch_id: str | None = None) -> Change:
+    """Nothing is sent until somebody resolves the item, or its hold is over."""
+    error, hold = _said_unknown(error), timedelta(seconds=config.hold_for_secs)
+    path = (Status.UNKNOWN,)
+    change = Change(claim, path, Action.UNKNOWN, claim.retries, error, hold, batch_id, error)
+    return change._replace(in_doubt=True)
+
+
+def after_hold(claim: Claim) -> Change:
+    """Nobody resolved the item while it was held. Its last error says that it is unknown, and why."""
+    detail = "its hold is over, and nobody knows its effect"
+    path = (Status.DEAD_LETTER,)
+    return Change(claim, path, Action.DEAD_LETTERED, claim.retries, detail=detail, seen=Status.UNKNOWN)
+
+
+def after_last_inquiry(claim: Claim, error: str) -> Change:
+    """No inquiry decided anything while the item's hold lasted."""
+    error = _said_unknown(error)
+    path = (Status.FAILED, Status.DEAD_LETTER)
+    return Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, detail=error)
+
+
+def _said_unknown(error: str) -> str:
+    return shortened(f"unknown: {error}")
 
 
 def released(claim: Claim, detail: str, batch_id: str | None = None, pause: timedelta | None = None) -> Change:

@@ -52,11 +52,14 @@ def log_traceback(claim: Claim, traceback: str | None) -> None:
 
 
 def log_trouble(written: Iterable[Change]) -> None:
-    """One line per item that failed or was dead-lettered."""
+    """One line per item that failed, was dead-lettered, or whose outcome nobody knows."""
     for change in written:
         item_type, item_id = change.claim.item_type, change.claim.item_id
         fields = {"item_type": item_type, "item_id": item_id}
         if change.status is Status.DEAD_LETTER:
             log.error("%s %s is a dead letter, retryCount=%d", item_type, item_id, change.retries, extra=fields)
+        elif change.in_doubt:
+            follows = "it is held" if change.status is Status.UNKNOWN else "it is inquired before any retry"
+            log.warning("%s %s is unknown: %s", item_type, item_id, follows, extra=fields)
         elif Status.FAILED in change.path:
             log.warning("%s %s failed and is tried again: retry %d", item_type, item_id, change.retries, extra=fields)

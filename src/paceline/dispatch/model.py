@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, cast
 
 from paceline.dispatch.config import checked_type
-from paceline.dispatch.status import Status, origins
+from paceline.dispatch.status import Status, checked_step, origins
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, checked_lane, checked_priority
 from paceline.durations import format_instant, parse_instant
 from paceline.errors import Conflict, InvalidInput, PacelineError
@@ -145,12 +145,12 @@ class ClaimedItem(NamedTuple):
     priority: int = DEFAULT_PRIORITY
     has_begun: bool = False
     """Its body begins at once: that is written with the claim."""
-    is_unknown: bool = False
-    """An earlier attempt began, and nobody knows its effect."""
+    unknown_since: datetime | None = None
+    """When an earlier attempt began whose effect nobody knows; None if there is none."""
 
 
 class SilentClaim(NamedTuple):
-    """A claim in flight without a heartbeat."""
+    """A claim in flight without a heartbeat; or that of an item whose hold is over, which is UNKNOWN."""
 
     claim: Claim
     status: Status
@@ -241,6 +241,10 @@ class Action(StrEnum):
     CANCELLED = "CANCELLED"
     RESCHEDULED = "RESCHEDULED"
     """Given another time, priority or lane while it waited."""
+    UNKNOWN = "UNKNOWN"
+    """An attempt ended, and nobody knows its effect."""
+    RESOLVED = "RESOLVED"
+    """Somebody knew the effect of an attempt that was in doubt."""
     CONFIGURED = "CONFIGURED"
     BATCH_COMPLETE = "BATCH_COMPLETE"
 
@@ -249,11 +253,12 @@ class AttemptOutcome(StrEnum):
     """How an attempt ended that had no success."""
 
     FAILED = "failed"
-    """It raised, or ran beyond its time-out."""
+    """It raised."""
     REFUSED = "refused"
     """It reported that a retry can't help."""
     UNKNOWN = "unknown"
-    """It began, and its process ended without an outcome."""
+    """It began, and nobody knows its effect: its process ended without an outcome, it ran beyond its timeout, or it
+    raised `OutcomeUnknown`."""
 
 
 class AttemptEnd(NamedTuple):
@@ -307,6 +312,8 @@ class Change(NamedTuple):
 
     attempt: AttemptEnd | None = None
     """How the attempt ended, if it began and had no success."""
+    in_doubt: bool = False
+    """The item's effect is in doubt from here on, until an inquiry or somebody resolves it."""
 
     @property
     def status(self) -> Status:
@@ -315,6 +322,9 @@ class Change(NamedTuple):
     @property
     def origins(self) -> tuple[Status, ...]:
         """The statuses the item may leave by this change; `Conflict` if the table knows no such step."""
+        if self.seen is Status.UNKNOWN:
+            checked_step(self.seen, self.path[0])
+            return (self.seen,)
         allowed = origins(self.path)
         if self.seen is None:
             return allowed

@@ -1,9 +1,11 @@
-"""The exceptions by which a task decides what happens to its item: `Snooze`, `Discard` and `Retry`."""
+"""How a task decides what happens to its item: the exceptions `Snooze`, `Discard`, `Retry` and `OutcomeUnknown`, and
+the results of an inquiry, `Done` and `NeverSeen`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 from paceline.dispatch.model import GiveUp, Postponed
 from paceline.durations import format_duration, parse_duration, parse_instant
@@ -68,6 +70,43 @@ class Retry(PacelineError):
         if self.at is None:
             return self.after
         return min(max(self.at - (now or datetime.now(UTC)), timedelta(0)), LONGEST_PAUSE)
+
+
+class OutcomeUnknown(PacelineError):
+    """Raised by a task that began something whose effect it can't know: a timeout, a reset, half an answer. The task's
+    `on_unknown` decides what follows: it is retried, inquired, or held.
+
+        raise OutcomeUnknown("the bank did not answer")
+
+    Another exception means that the attempt failed, and may be repeated.
+    """
+
+    pause: timedelta | None = None
+    """How long until the retry, if one follows; None for the item type's backoff."""
+    is_over = False
+    """The item's hold is over, and its last inquiry decided nothing."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(str(reason) or "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Returned by a task's `inquire` function: the attempt in doubt was executed, and `result` is the task's.
+
+    return Done("reference-7")
+    """
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class NeverSeen:
+    """Returned by a task's `inquire` function: the other side has never seen the attempt in doubt. The task runs
+    again.
+
+    return NeverSeen()
+    """
 
 
 def checked_pause(value: str | timedelta | float, field: str) -> timedelta:

@@ -121,6 +121,11 @@ class QueueStore(Protocol):
         """Whether each claim still holds its item. Writes nothing."""
         ...
 
+    async def decided(self, claim: Claim) -> bool:
+        """An inquiry decided what became of the attempts in doubt: none is in doubt any more. False, and nothing is
+        changed, if the claim is lost."""
+        ...
+
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
     ) -> list[bool]:
@@ -282,8 +287,10 @@ class StartRequest(NamedTuple):
     priority: int = DEFAULT_PRIORITY
     has_begun: bool = False
     """That its body begins was written with the claim."""
-    is_unknown: bool = False
-    """An earlier attempt began, and nobody knows its effect."""
+    in_doubt: bool = False
+    """An earlier attempt began, and nobody knows its effect: an inquiry comes before the body."""
+    is_last_inquiry: bool = False
+    """The item's hold is over: if this inquiry decides nothing, the item is a dead letter."""
     config_requested_at: float | None = None
     """When this process requested the config, by `uptime`; None if another one did."""
 
@@ -369,6 +376,11 @@ class WorkflowEngine(Protocol):
         """Whether it would take items before their time now."""
         ...
 
+    def inquires(self, item_type: str) -> bool:
+        """Whether it can inquire what became of an attempt in doubt, before the next one. If not, such an item is
+        held."""
+        ...
+
     async def close(self) -> None:
         """Stops taking work. Stale recovery finds what it leaves behind."""
         ...
@@ -395,6 +407,24 @@ class OutcomeSink(Protocol):
 
     async def gave_up(self, claim: Claim, reason: str, verdict: str | None, traceback: str | None = None) -> bool:
         """The execution raised `GiveUp`: the item is a dead letter at once."""
+        ...
+
+    async def unknown(
+        self,
+        claim: Claim,
+        error: str,
+        pause: timedelta | None = None,
+        traceback: str | None = None,
+        *,
+        is_over: bool = False,
+    ) -> bool:
+        """The execution began, and nobody knows its effect. The item type's `on_unknown` decides what follows; if that
+        is a retry, it comes after `pause`, or else the config's backoff. With `is_over`, the last inquiry decided
+        nothing: the item is a dead letter."""
+        ...
+
+    async def decided(self, claim: Claim) -> bool:
+        """An inquiry decided what became of the attempts in doubt."""
         ...
 
     async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:

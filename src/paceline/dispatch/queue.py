@@ -16,6 +16,7 @@ from paceline.dispatch.changes import (
     Preview,
     Redirection,
     Rescheduling,
+    Resolution,
     change_named,
 )
 from paceline.dispatch.config import DispatchConfig, DispatchSettings, checked_type
@@ -408,6 +409,22 @@ class DispatchQueue(QueueViews):
             None if new_lane is None else checked_lane(new_lane),
         )
         return (await self._change(item_type, item_ids, matching, change)).total
+
+    async def resolve(self, item_type: str, item_ids: Iterable[str], outcome: str, *, reason: str | None = None) -> int:
+        """Says what became of items whose attempts are in doubt, and returns their number; all of these ids, or none.
+        With `outcome="done"`, they are COMPLETED; with `refused`, dead letters with the reason; with `again`, READY.
+
+        Items that are UNKNOWN can be resolved, those that wait for an inquiry, and dead letters whose hold is over.
+
+        Raises:
+            Conflict: nothing is in doubt about one of the items, it is being inquired, or its application decides its
+                outcome; nothing was changed.
+            InvalidInput: a value is wrong.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        resolution, ids = Resolution.of(outcome, reason), checked_ids(item_ids)
+        await self._check_known(checked_type(item_type))
+        return (await self.store.change_items(item_type, ids, resolution)).total
 
     async def _change(
         self, item_type: str, item_ids: Iterable[str] | None, matching: FilterOptions, change: ItemChange

@@ -14,6 +14,11 @@ Execute = Callable[[str, Any], Any]
 thread. Raising means failed. It may be run again after a crash, so its effects should be keyed by the item's id."""
 
 
+def inquires(execute: Execute) -> bool:
+    """Whether `execute` inquires what became of an attempt in doubt, before the next one."""
+    return getattr(execute, "inquires", False) is True
+
+
 @dataclass(frozen=True, slots=True)
 class Domain:
     """One item type: its first settings and how it runs.

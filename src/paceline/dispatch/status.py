@@ -10,6 +10,8 @@ READY, DEAD_LETTER ──▶ CANCELLED       discarded by an operator
 CLAIMED, DISPATCHED ─▶ CANCELLED       called off by its application, which knows that it has not begun
 CLAIMED, DISPATCHED ─▶ UNKNOWN         it began, and nobody knows how it ended; held until somebody resolves it:
 UNKNOWN ─▶ COMPLETED, READY, DEAD_LETTER, CANCELLED
+READY, DEAD_LETTER ──▶ COMPLETED       while an attempt is in doubt: resolved, as those that are held; READY then also
+                                       becomes a DEAD_LETTER
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class Status(StrEnum):
 
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
-    Status.READY: frozenset({Status.CLAIMED, Status.CANCELLED}),
+    Status.READY: frozenset({Status.CLAIMED, Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED}),
     # An outcome may overtake the record of its own start, so CLAIMED ends as DISPATCHED does.
     Status.CLAIMED: frozenset(
         {
@@ -59,7 +61,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.DISPATCHED: frozenset({Status.READY, Status.COMPLETED, Status.FAILED, Status.UNKNOWN, Status.CANCELLED}),
     Status.UNKNOWN: frozenset({Status.READY, Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED}),
     Status.FAILED: frozenset({Status.READY, Status.DEAD_LETTER}),
-    Status.DEAD_LETTER: frozenset({Status.READY, Status.CANCELLED}),
+    Status.DEAD_LETTER: frozenset({Status.READY, Status.COMPLETED, Status.CANCELLED}),
     Status.COMPLETED: frozenset(),
     Status.CANCELLED: frozenset(),
 }

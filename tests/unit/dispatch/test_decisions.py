@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.decisions import (
     after_failure,
+    after_hold,
+    after_last_inquiry,
     after_silence,
     after_start,
     after_success,
+    after_unknown,
     batch_name,
     gave_up,
     newer_context,
@@ -190,3 +193,53 @@ def test_batches_have_names_of_their_own() -> None:
     names = {batch_name() for _ in range(100)}
     assert len(names) == 100
     assert all(re.fullmatch(r"BATCH-[0-9a-f]{12}", name) for name in names)
+
+
+@pytest.mark.parametrize("claim", [FIRST, LAST])
+def test_an_unknown_outcome_is_retried_as_a_failure_is_unless_the_type_says_otherwise(claim: Claim) -> None:
+    change, failure = after_unknown(claim, CONFIG, "reset"), after_failure(claim, CONFIG, "reset")
+    assert change == failure._replace(attempt=AttemptEnd(AttemptOutcome.UNKNOWN))
+
+
+@pytest.mark.parametrize("claim", [FIRST, LAST])
+def test_an_unknown_outcome_is_held_for_as_long_as_the_type_says_and_then_a_dead_letter(claim: Claim) -> None:
+    config = CONFIG.changed({"on_unknown": "hold", "hold_for_secs": 3600})
+    change = after_unknown(claim, config, "reset", None, "trace")
+    assert (change.path, change.action, change.retries) == ((Status.UNKNOWN,), Action.UNKNOWN, claim.retries + 1)
+    assert (change.error, change.pause, change.in_doubt) == ("unknown: reset", timedelta(hours=1), True)
+    assert change.attempt == AttemptEnd(AttemptOutcome.UNKNOWN, "trace")
+    over = after_hold(claim)
+    assert (over.path, over.origins, over.error) == ((DEAD,), (Status.UNKNOWN,), None), (
+        "the error that says unknown stays"
+    )
+
+
+def test_an_unknown_outcome_is_inquired_also_after_the_last_attempt_and_then_held() -> None:
+    config = CONFIG.changed({"on_unknown": "inquire", "hold_for_secs": 3600})
+    for claim in (FIRST, LAST):
+        change = after_unknown(claim, config, "reset")
+        assert (change.path, change.retries, change.in_doubt) == ((READY,), claim.retries + 1, True)
+        assert change.pause == timedelta(seconds=10) + LOOK_AHEAD
+    used_up = LAST._replace(retries=3)
+    assert after_unknown(used_up, config, "the inquiry died, too").path == (Status.UNKNOWN,)
+    once = config.changed({"max_dispatch_retries": 0})
+    assert after_unknown(FIRST, once, "reset").path == (READY,)
+    last = after_last_inquiry(LAST, "no answer")
+    assert (last.path, last.retries, last.error) == ((FAILED, DEAD), 2, "unknown: no answer")
+
+
+@pytest.mark.parametrize(("on_unknown", "path"), [("hold", (Status.UNKNOWN,)), ("inquire", (READY,))])
+def test_an_execution_that_began_and_was_lost_is_unknown(on_unknown: str, path: tuple[Status, ...]) -> None:
+    config = CONFIG.changed({"on_unknown": on_unknown})
+    lost = ExecutionState(Execution.NOT_FOUND)
+    begun = after_silence(SilentClaim(FIRST, Status.DISPATCHED, True), lost, config)
+    assert begun is not None
+    assert (begun.path, begun.action, begun.seen, begun.in_doubt) == (
+        path,
+        Action.STALE_RECOVERED,
+        Status.DISPATCHED,
+        True,
+    )
+    never = after_silence(SilentClaim(FIRST, Status.DISPATCHED, False), lost, config)
+    assert never is not None
+    assert (never.path, never.retries, never.in_doubt) == ((READY,), 0, False)

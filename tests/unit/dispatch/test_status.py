@@ -13,6 +13,8 @@ from paceline.errors import Conflict
 LEGAL = {
     ("READY", "CLAIMED"),
     ("READY", "CANCELLED"),
+    ("READY", "COMPLETED"),
+    ("READY", "DEAD_LETTER"),
     ("CLAIMED", "DISPATCHED"),
     ("CLAIMED", "READY"),
     ("CLAIMED", "COMPLETED"),
@@ -32,6 +34,7 @@ LEGAL = {
     ("FAILED", "READY"),
     ("FAILED", "DEAD_LETTER"),
     ("DEAD_LETTER", "READY"),
+    ("DEAD_LETTER", "COMPLETED"),
     ("DEAD_LETTER", "CANCELLED"),
 }
 
@@ -67,6 +70,12 @@ def test_a_change_leaves_only_what_was_seen(seen: Status) -> None:
         with pytest.raises(Conflict):
             _ = change.origins
     assert change._replace(seen=None).origins == (Status.CLAIMED,)
+
+
+def test_only_a_change_that_saw_an_item_unknown_ends_its_hold() -> None:
+    change = Change(Claim("T", "1", 1, 0), (Status.DEAD_LETTER,), Action.DEAD_LETTERED, 0, seen=Status.UNKNOWN)
+    assert change.origins == (Status.UNKNOWN,)
+    assert Status.UNKNOWN not in change._replace(seen=None).origins
 
 
 def test_outcomes_may_leave_either_status_in_flight() -> None:

@@ -28,7 +28,19 @@ from paceline.dispatch.stores.rows import (
     of_items,
     write_audit,
 )
-from paceline.dispatch.stores.tables import DEAD, FINISHED, IN_FLIGHT, READY, among, audit, context, only, queue, report
+from paceline.dispatch.stores.tables import (
+    DEAD,
+    FINISHED,
+    IN_FLIGHT,
+    READY,
+    UNKNOWN,
+    among,
+    audit,
+    context,
+    only,
+    queue,
+    report,
+)
 from paceline.dispatch.stores.tables import config as config_table
 from paceline.dispatch.stores.workers import workers as stored_workers
 from paceline.dispatch.worker.heartbeats import is_attended, of_type
@@ -133,11 +145,25 @@ def silent_claims(item_type: str, deadline: datetime, limit: int, dialect: str) 
     )
 
 
+def ended_holds(item_type: str, until: datetime, limit: int, dialect: str) -> sa.Select[Any]:
+    """Items whose hold ended before `until`, the first one first."""
+    item_type_, due_at = (only(UNKNOWN, name, dialect) for name in ("item_type", "due_at"))
+    return (
+        sa.select(queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status, queue.c.begun_at)
+        .where(among(UNKNOWN, dialect), item_type_ == item_type, due_at <= until)
+        .order_by(due_at)
+        .limit(limit)
+    )
+
+
 def stale(
     connection: sa.Connection, item_type: str, stale_after: timedelta, limit: int, now: datetime | None
 ) -> list[SilentClaim]:
-    deadline = (now or database_clock(connection)) - stale_after
-    rows = connection.execute(silent_claims(item_type, deadline, limit, connection.dialect.name))
+    moment, dialect = now or database_clock(connection), connection.dialect.name
+    rows = [
+        *connection.execute(silent_claims(item_type, moment - stale_after, limit, dialect)),
+        *connection.execute(ended_holds(item_type, moment, limit, dialect)),
+    ]
     return [
         SilentClaim(
             Claim(item_type, row.item_id, row.claim_epoch, row.retry_count),

@@ -12,7 +12,7 @@ from paceline.dispatch.changes import Cancellation, ChangeResult, ItemChange, Pr
 from paceline.dispatch.model import Claim, Item
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import ItemFilter
-from paceline.dispatch.status import IN_FLIGHT, Status
+from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
 from paceline.dispatch.stores import batches, booked_slots, following, search
 from paceline.dispatch.stores.admin_queries import UPDATE_ITEM
 from paceline.dispatch.stores.rows import CHUNK, chunks, entry, item, item_columns, of_items, write_audit
@@ -164,7 +164,7 @@ def _write(
     connection.execute(UPDATE_ITEM, updates)
     if change.to is not None:
         batches.move(connection, [(before, after.status) for before, after in zip(items, changed, strict=True)], now)
-    if change.to is Status.CANCELLED:
+    if change.to in FINISHED:
         for some in chunks(items):
             these = context.c.item_id.in_([one.item_id for one in some])
             connection.execute(sa.delete(context).where(context.c.item_type == items[0].item_type, these))

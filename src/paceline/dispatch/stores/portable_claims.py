@@ -220,7 +220,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
                 row.lane,
                 row.priority,
                 request.begins and row.due_at <= moment,
-                row.unknown_since is not None,
+                row.unknown_since,
             )
             for row in rows
         ],

@@ -139,7 +139,8 @@ CLAIM = Statement(
     )
     SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
         context_json, traceparent, context_version, lane, priority,
-        (extract(epoch FROM due_at) * 1000000)::bigint, begun_at IS NOT NULL, unknown_since IS NOT NULL,
+        (extract(epoch FROM due_at) * 1000000)::bigint, begun_at IS NOT NULL,
+        (extract(epoch FROM unknown_since) * 1000000)::bigint,
         (extract(epoch FROM now) * 1000000)::bigint,
         (SELECT quota FROM lanes LIMIT 1)::int, extract(epoch FROM (SELECT took FROM looked) + (
             SELECT sum(took) FROM (SELECT max(took) AS took FROM walked GROUP BY n) AS w))::float8,
@@ -218,7 +219,7 @@ def claim(
                 CONTEXT_VERSION if version is None else int(version),
                 *group,
                 has_begun == b"t",
-                is_unknown == b"t",
+                None if unknown_us is None else EPOCH + timedelta(microseconds=int(unknown_us)),
             )
             for (
                 item_id,
@@ -233,7 +234,7 @@ def claim(
                 _priority,
                 _due,
                 has_begun,
-                is_unknown,
+                unknown_us,
                 *_,
             ) in rows_of_group
         ]

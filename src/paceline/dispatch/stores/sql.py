@@ -37,6 +37,7 @@ from paceline.dispatch.stores import (
     attempts,
     batches,
     changes,
+    doubts,
     encrypting,
     following,
     groups,
@@ -286,6 +287,8 @@ class SqlQueueStore:
             settle = reports.with_results(settle)
         if with_attempts := any(change.attempt is not None for change in changes):
             settle = attempts.with_attempts(settle)
+        if with_doubts := any(change.in_doubt for change in changes):
+            settle = doubts.marking(settle)
         if silent_for is not None:
             settle = recovering.of_silent(settle, silent_for)
         if any(map(batches.may_end_member, changes)):
@@ -295,7 +298,8 @@ class SqlQueueStore:
             for item_type in released:
                 self._wake_dispatchers(item_type)
             return done
-        if with_results or with_attempts or silent_for is not None or _are_followed(changes, self._followers):
+        is_aside = with_results or with_attempts or with_doubts or silent_for is not None
+        if is_aside or _are_followed(changes, self._followers):
             return await self._settle_aside(settle, changes, summaries, now)
         flushed: list[bool] = await self._database.flush(settle, changes, summaries, now)
         return flushed
@@ -321,6 +325,9 @@ class SqlQueueStore:
 
     async def holds(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._database.read(admin_queries.holds, claims)
+
+    async def decided(self, claim: Claim) -> bool:
+        return await self._database.write(doubts.decide, claim)
 
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None

@@ -166,7 +166,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
                 lane,
                 priority,
                 request.begins and due_at <= at,
-                unknown is not None,
+                None if unknown is None else datetime.fromisoformat(unknown).replace(tzinfo=UTC),
             )
         )
     if rows:

@@ -14,12 +14,13 @@ from typing import Any, Protocol, TypeAlias
 
 from paceline.dispatch.current_task import CurrentTask, current_task
 from paceline.dispatch.model import Completion, EnqueueRequest, GiveUp, Postponed
-from paceline.dispatch.outcomes import Retry
+from paceline.dispatch.outcomes import OutcomeUnknown, Retry
 from paceline.dispatch.task_errors import contained, describe, is_cancelling
 from paceline.dispatch.tasks.arguments import Arguments, LoadedCall, UnknownParameter
 from paceline.dispatch.tasks.batches import MEMBERS, THEN, Members, next_request
+from paceline.dispatch.tasks.inquiries import Inquiry, inquired
 from paceline.dispatch.tasks.policies import Backoff, pause_before
-from paceline.dispatch.worker.threads import is_coroutine_function
+from paceline.dispatch.worker.threads import RanTooLong, is_coroutine_function
 from paceline.downstream.downstream import Downstream
 from paceline.errors import InvalidInput, StoreUnavailable
 
@@ -88,6 +89,12 @@ class TaskExecution:
     cancel_seconds: float = CANCEL_SECONDS
     around: Around | None = None
     downstream: Downstream | None = None
+    inquiry: Inquiry | None = None
+
+    @property
+    def inquires(self) -> bool:
+        """Whether it inquires what became of an attempt in doubt."""
+        return self.inquiry is not None
 
     @property
     def on_thread(self) -> bool:
@@ -129,16 +136,26 @@ class TaskExecution:
         return self.arguments.completion(result)
 
     async def _call(self, current: CurrentTask, context: Any) -> Any:
-        args, kwargs = self._loaded(current, context)
-        call = partial(self.function, *args, **kwargs)
-        if current.turn is None:
-            return await self._body(current, call)
-        return await current.turn.around(partial(self._body, current, call))
+        loaded = self._loaded(current, context)
+        if current.in_doubt and self.inquiry is not None:
+            ask, pause = partial(self._at_turn, current, self.inquiry), partial(self._pause, current)
+            if (done := await inquired(self.inquiry, current, loaded, ask, pause)) is not None:
+                return done.result
+            if current.turn is not None:
+                raise Postponed("it was never seen, and waits for its turn again", timedelta(0))
+        return await self._at_turn(current, self.function, partial(self.function, *loaded.args, **loaded.kwargs))
 
-    async def _body(self, current: CurrentTask, call: Callable[[], Any]) -> Any:
+    async def _at_turn(self, current: CurrentTask, function: Callable[..., Any], call: Callable[[], Any]) -> Any:
+        """What `call`, a call of `function`, returns: a call of the task's downstream, if it has one."""
+        if current.turn is None:
+            return await self._within_timeout(current, function, call)
+        return await current.turn.around(partial(self._within_timeout, current, function, call))
+
+    async def _within_timeout(self, current: CurrentTask, function: Callable[..., Any], call: Callable[[], Any]) -> Any:
+        """As `_at_turn`, within the timeout; on a thread if the function is a plain `def`."""
         if self.timeout is not None:
             current.deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
-        if not is_coroutine_function(self.function):
+        if not is_coroutine_function(function):
             return await current.run_on_thread(call, timeout=self.timeout)
         running = contained(call())
         return await (running if self.timeout is None else self._within(self.timeout, running))
@@ -169,7 +186,7 @@ class TaskExecution:
             if (await asyncio.wait({task}, timeout=timeout))[0]:
                 return task.result()
             await self._cancel(task)
-            raise TimeoutError(f"it ran longer than {timeout:g} s")
+            raise RanTooLong(f"it ran longer than {timeout:g} s")
         except asyncio.CancelledError:
             if not task.done():
                 await self._cancel(task)
@@ -187,14 +204,22 @@ class TaskExecution:
             return error
         if isinstance(error, Retry) and error.pause() is not None:
             return error
+        if isinstance(error, OutcomeUnknown | RanTooLong):
+            unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(f"TimeoutError: {error}")
+            unknown.pause = self._pause(current)
+            return unknown
         text = str(error) if isinstance(error, Retry) else describe(error)
+        return Retry(text, after=self._pause(current))
+
+    def _pause(self, current: CurrentTask) -> timedelta | None:
+        """Before the next attempt; None for the item type's backoff."""
         try:
-            return Retry(text, after=pause_before(self.backoff, current.attempt))
+            return pause_before(self.backoff, current.attempt)
         except KeyboardInterrupt:
             raise
         except BaseException:
             log.exception("the backoff of %s failed; the item type's own is used", current.item_type)
-            return Retry(text)
+            return None
 
     def _emit(
         self, current: CurrentTask, kind: TaskEventKind, seconds: float = 0.0, error: BaseException | None = None

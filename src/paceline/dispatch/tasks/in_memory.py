@@ -157,4 +157,10 @@ def _is_of(request: EnqueueRequest, call: TaskCall) -> bool:
 
 def _settings(domain: Domain) -> Any:
     config = domain.config
-    return {"max_dispatch_retries": config.max_dispatch_retries, "jitter_window_ms": 0, "dispatch_interval_secs": 1}
+    return {
+        "max_dispatch_retries": config.max_dispatch_retries,
+        "jitter_window_ms": 0,
+        "dispatch_interval_secs": 1,
+        "on_unknown": config.on_unknown,
+        "hold_for_secs": config.hold_for_secs,
+    }

@@ -16,6 +16,7 @@ from paceline.dispatch.model import EnqueueRequest, EnqueueResult, ItemDetail, r
 from paceline.dispatch.outcomes import checked_pause
 from paceline.dispatch.status import Status
 from paceline.dispatch.tasks.arguments import NOT_KEPT, Arguments
+from paceline.dispatch.tasks.inquiries import Inquiry
 from paceline.dispatch.tasks.policies import Backoff, Duration
 from paceline.dispatch.tasks.unique import NOT_UNIQUE, Unique, checked_words
 from paceline.downstream.downstream import Downstream
@@ -44,6 +45,7 @@ class Definition:
     lane: str | None = None
     unique: Unique = NOT_UNIQUE
     downstream: Downstream | None = None
+    inquire: Inquiry | None = None
 
 
 class CallOptions(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
-from paceline.dispatch.config import DEFAULT_QUEUE
+from paceline.dispatch.config import DEFAULT_QUEUE, OnUnknown
 from paceline.dispatch.downstream_turn import downstream_of
 from paceline.dispatch.encryption import encryption_of
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
@@ -24,6 +24,7 @@ from paceline.dispatch.tasks.batches import batch_requests, chain_request
 from paceline.dispatch.tasks.declarations import Declared, declare_schedules, declared_config
 from paceline.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from paceline.dispatch.tasks.in_memory import InMemory
+from paceline.dispatch.tasks.inquiries import Inquiry, checked_unknown
 from paceline.dispatch.tasks.policies import (
     Backoff,
     Duration,
@@ -171,6 +172,9 @@ class Tasks:
         unique: str | None = None,
         unique_period: Duration | None = None,
         downstream: Downstream | None = None,
+        on_unknown: str = OnUnknown.RETRY,
+        inquire: Inquiry | None = None,
+        hold_for: Duration | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -191,6 +195,9 @@ class Tasks:
         unique: str | None = None,
         unique_period: Duration | None = None,
         downstream: Downstream | None = None,
+        on_unknown: str = OnUnknown.RETRY,
+        inquire: Inquiry | None = None,
+        hold_for: Duration | None = None,
     ) -> Any:
         """Makes a function a task: `@tasks.task` or `@tasks.task(retries=5, …)`.
 
@@ -208,6 +215,11 @@ class Tasks:
         when it has it. The body ends, or is cancelled, within the downstream's `call_timeout`, which is the default of
         `timeout`.
 
+        `on_unknown` decides what follows an attempt that began, and whose effect nobody knows: its worker died, it ran
+        beyond its timeout, or it raised `OutcomeUnknown`. It is retried (`retry`); the function `inquire` is called
+        before any retry, with the item's id and the arguments (`inquire`); or nothing runs until somebody resolves the
+        item (`hold`). What nobody decides within `hold_for`, a day by default, is a dead letter.
+
         Raises:
             ConfigurationError: an option or the function's signature is wrong, or the name is taken.
         """
@@ -215,7 +227,7 @@ class Tasks:
             raise ConfigurationError("retries", f"must be a whole number from 0 to {MAX_RETRIES}")
         seconds, policy = checked_timeout(timeout), checked_backoff(Exponential() if backoff is None else backoff)
         seconds = checked_call_timeout(seconds, downstream)
-        same = checked_unique(unique, unique_period)
+        same, unknown = checked_unique(unique, unique_period), checked_unknown(on_unknown, inquire, hold_for)
         try:
             checked_lane(lane)
             checked_priority(priority)
@@ -233,8 +245,10 @@ class Tasks:
                 concurrency=concurrency,
                 lane_concurrency=lane_concurrency,
                 queue=queue,
+                **unknown,
             )
-            task = Task(self, function, Definition(config, seconds, policy, priority, lane, same, downstream))
+            definition = Definition(config, seconds, policy, priority, lane, same, downstream, inquire)
+            task = Task(self, function, definition)
             self._tasks[item_type] = task
             return task
 
@@ -300,6 +314,7 @@ class Tasks:
             self._cancel_seconds,
             RelatedItems(self),
             definition.downstream,
+            definition.inquire,
         )
 
     @property
@@ -574,6 +589,12 @@ class Tasks:
                 prefetch=self._prefetch,
                 grace=self._grace,
             )
+        for domain in domains:
+            if domain.config.on_unknown != OnUnknown.RETRY:
+                raise ConfigurationError(
+                    "on_unknown",
+                    f"{domain.item_type} must have on_unknown='retry' on Temporal; remove it, or Temporal",
+                )
         # Imported here: the SDK is an extra.
         from paceline.dispatch.engines.temporal.dispatching import dispatching_on_temporal
 

@@ -18,10 +18,18 @@ from typing import NamedTuple
 from paceline import tracing
 from paceline.clock import uptime
 from paceline.dispatch import events
-from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.decisions import after_silence, after_start, newer_context, start_delay, unrunnable
+from paceline.dispatch.config import DispatchConfig, OnUnknown
+from paceline.dispatch.decisions import (
+    after_hold,
+    after_silence,
+    after_start,
+    held,
+    newer_context,
+    start_delay,
+    unrunnable,
+)
 from paceline.dispatch.encryption import InvalidCiphertext, shown_key
-from paceline.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim, read_json
+from paceline.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim, ClaimedItem, read_json
 from paceline.dispatch.ports import (
     DispatchObserver,
     Execution,
@@ -170,10 +178,10 @@ class DispatchCycle:
         self._recover_at[config.item_type] = time.monotonic() + pause
         if not silent:
             return 0
-        claims = [one.claim for one in silent]
-        changes: list[Change] = []
+        changes = [after_hold(one.claim) for one in silent if one.status is Status.UNKNOWN]
+        silent = [one for one in silent if one.status is not Status.UNKNOWN]
         living: list[Claim] = []
-        for one, state in zip(silent, await self._describe(claims), strict=True):
+        for one, state in zip(silent, await self._describe([one.claim for one in silent]), strict=True):
             change = after_silence(one, state, config)
             if change is not None:
                 changes.append(change)
@@ -187,6 +195,8 @@ class DispatchCycle:
         return self._report_recovery(config, [c for c, ok in zip(changes, done, strict=True) if ok])
 
     async def _describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
+        if not claims:
+            return []
         try:
             return await self._engine.describe(claims)
         except Exception as error:
@@ -245,6 +255,11 @@ class DispatchCycle:
             if problem is not None or item.context_json is None:
                 changes.append(unrunnable(item.claim, problem or "its context is missing", batch.batch_id))
                 continue
+            in_doubt = item.unknown_since is not None and config.on_unknown != OnUnknown.RETRY
+            if in_doubt and not self._inquires(config):
+                error = "an earlier attempt is in doubt, and nothing here can inquire"
+                changes.append(held(item.claim, config, error, batch.batch_id))
+                continue
             delay = start_delay(item, config, batch.claimed_at, self._uniform)
             requests.append(
                 StartRequest(
@@ -257,7 +272,8 @@ class DispatchCycle:
                     item.lane,
                     item.priority,
                     item.has_begun,
-                    item.is_unknown,
+                    in_doubt,
+                    in_doubt and _is_hold_over(item, config, batch.claimed_at),
                     config_requested_at,
                 )
             )
@@ -271,6 +287,9 @@ class DispatchCycle:
                 for request, outcome in zip(requests, outcomes, strict=True)
             ]
         return changes
+
+    def _inquires(self, config: DispatchConfig) -> bool:
+        return config.on_unknown == OnUnknown.INQUIRE and self._engine.inquires(config.item_type)
 
     async def _start_with_spans(self, batch: Batch, requests: Sequence[StartRequest]) -> list[StartOutcome]:
         """`_start_all`, as a span for each item from its claim to its start. An item that was queued outside of any
@@ -315,6 +334,10 @@ class DispatchCycle:
 
 
 async def _nothing() -> None: ...
+
+
+def _is_hold_over(item: ClaimedItem, config: DispatchConfig, now: datetime) -> bool:
+    return item.unknown_since is not None and now - item.unknown_since >= timedelta(seconds=config.hold_for_secs)
 
 
 def _dispatch_span(batch: Batch, request: StartRequest) -> Span:

@@ -16,12 +16,12 @@ from typing import Any
 from paceline import tracing
 from paceline.clock import uptime
 from paceline.dispatch import events
-from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.config import DispatchConfig, OnUnknown
 from paceline.dispatch.current_task import CurrentTask, enter_task
 from paceline.dispatch.downstream_turn import downstream_of, turn_of
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
 from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
-from paceline.dispatch.outcomes import Retry
+from paceline.dispatch.outcomes import OutcomeUnknown, Retry
 from paceline.dispatch.ports import (
     STARTED,
     DispatchObserver,
@@ -35,7 +35,7 @@ from paceline.dispatch.ports import (
     StartOutcome,
     StartRequest,
 )
-from paceline.dispatch.registry import Registry
+from paceline.dispatch.registry import Registry, inquires
 from paceline.dispatch.task_errors import describe, traceback_of
 from paceline.dispatch.worker.pace import Pace
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS, Place, Places, execute_on
@@ -208,6 +208,9 @@ class LocalEngine:
         places = self._places.threads if on_thread else self._places.concurrency
         return self._ahead[on_thread] < places
 
+    def inquires(self, item_type: str) -> bool:
+        return item_type in self._registry and inquires(self._registry[item_type].execute)
+
     def claims(self) -> list[Claim]:
         """The claims that it holds."""
         return [run.claim for run in [*self._runs.values()] if not run.lost]
@@ -308,6 +311,8 @@ class LocalEngine:
             if run.lost:
                 raise
             if self._closing:
+                if run.begun and not run.request.in_doubt and run.request.config.on_unknown != OnUnknown.RETRY:
+                    return self._unknown(run, OutcomeUnknown("its worker ended while it ran"))
                 return self._release("the engine was closed")
             if self._loop_ends():
                 raise
@@ -379,11 +384,17 @@ class LocalEngine:
         if isinstance(error, StoreUnavailable):
             # A store's outage is not the item's failure: the item is released and no retry is counted.
             return self._release(f"{type(error).__name__}: {error}", run.request.config.backoff(1))
+        if isinstance(error, OutcomeUnknown):
+            return self._unknown(run, error)
         if isinstance(error, Retry):
             again, after, trace = str(error), error.pause(), self._traceback(run, error)
             return lambda claim: self._sink.failed(claim, again, after, trace)
         failure, trace = describe(error), self._traceback(run, error)
         return lambda claim: self._sink.failed(claim, failure, None, trace)
+
+    def _unknown(self, run: Run, error: OutcomeUnknown) -> Report:
+        trace = self._traceback(run, error)
+        return lambda claim: self._sink.unknown(claim, str(error), error.pause, trace, is_over=error.is_over)
 
     def _traceback(self, run: Run, error: BaseException) -> str | None:
         """For the attempt's record; it is logged too."""
@@ -394,9 +405,11 @@ class LocalEngine:
     async def _call(self, run: Run, context: Any, place: Place) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id
         request = run.request
-        enter_task(
-            CurrentTask(run.current_claim, self._sink, request.lane, request.priority, place, self.is_closing, run.turn)
+        current = CurrentTask(
+            run.current_claim, self._sink, request.lane, request.priority, place, self.is_closing, run.turn
         )
+        current.in_doubt, current.is_last_inquiry = request.in_doubt, request.is_last_inquiry
+        enter_task(current)
         if not tracing.is_on():
             return await execute_on(place, run.execute, item_id, context)
         attributes = {"paceline.item_type": item_type, "paceline.item_id": item_id}

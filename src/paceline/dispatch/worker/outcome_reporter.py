@@ -12,7 +12,14 @@ from paceline.batching import Batcher
 from paceline.clock import uptime
 from paceline.dispatch import events
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.decisions import after_failure, after_success, gave_up, released
+from paceline.dispatch.decisions import (
+    after_failure,
+    after_last_inquiry,
+    after_success,
+    after_unknown,
+    gave_up,
+    released,
+)
 from paceline.dispatch.model import Change, Claim, Completion, Progress
 from paceline.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from paceline.dispatch.status import Status
@@ -67,10 +74,28 @@ class OutcomeReporter:
     async def failed(
         self, claim: Claim, error: str, pause: timedelta | None = None, traceback: str | None = None
     ) -> bool:
+        return await self._with_config(claim, lambda config: after_failure(claim, config, error, pause, traceback))
+
+    async def unknown(
+        self,
+        claim: Claim,
+        error: str,
+        pause: timedelta | None = None,
+        traceback: str | None = None,
+        *,
+        is_over: bool = False,
+    ) -> bool:
+        if is_over:
+            return await self._batcher.submit(after_last_inquiry(claim, error))
+        return await self._with_config(claim, lambda config: after_unknown(claim, config, error, pause, traceback))
+
+    async def decided(self, claim: Claim) -> bool:
+        return await self._store.decided(claim)
+
+    async def _with_config(self, claim: Claim, decide: Callable[[DispatchConfig], Change]) -> bool:
         self._failing += 1
         try:
-            config = await self.config(claim.item_type)
-            return await self._batcher.submit(after_failure(claim, config, error, pause, traceback))
+            return await self._batcher.submit(decide(await self.config(claim.item_type)))
         finally:
             self._failing -= 1
             if not self._failing:
@@ -190,7 +215,7 @@ class OutcomeReporter:
             dead = sum(change.status is Status.DEAD_LETTER for change in mine)
             if items:
                 self._observer.finished(item_type, completed, failed)
-            if failed or dead:
+            if failed or dead or any(change.in_doubt for change in mine):
                 events.log_trouble(mine)
             if dead:
                 self._observer.dead_lettered(item_type, dead)

@@ -16,6 +16,10 @@ from paceline.dispatch.task_errors import as_exception
 R = TypeVar("R")
 
 
+class RanTooLong(TimeoutError):
+    """A task ran beyond its timeout; a `TimeoutError` of its own is a failure."""
+
+
 async def run_on_thread(
     function: Callable[[], R], *, timeout: float | None = None, over: Callable[[], object] = lambda: None
 ) -> R:
@@ -37,7 +41,7 @@ async def run_on_thread(
         raise
     done, _ = await asyncio.wait({ended}, timeout=timeout)
     if not done:
-        raise TimeoutError(f"it ran longer than {timeout:g} s; its thread goes on")
+        raise RanTooLong(f"it ran longer than {timeout:g} s; its thread goes on")
     return ended.result()
 
 

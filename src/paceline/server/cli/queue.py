@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from paceline.dispatch.changes import ResolvedAs
 from paceline.dispatch.config import DispatchConfig, DispatchSettings
 from paceline.dispatch.model import QueueStats
 from paceline.dispatch.queue import DispatchQueue
@@ -167,6 +168,23 @@ def discard(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) ->
     chosen = _chosen(ids, every)
     words = ("queue discard", item_type, *(chosen or ["--all"]))
     _print_count("discarded", _with_queue(lambda queue: queue.discard(item_type, chosen), *words), as_json)
+
+
+@app.command("resolve")
+@type_argument
+@click.argument("ids", cls=Argument, nargs=-1, required=True, metavar="ID...", about="Which items.")
+@click.option("--outcome", required=True, type=click.Choice(list(ResolvedAs)), help="What became of them.")
+@click.option("--reason", help="How you know; for a refusal, the reason.")
+@as_json
+def resolve(item_type: str, ids: tuple[str, ...], outcome: str, reason: str | None, as_json: bool) -> None:
+    """Say what became of items that are unknown.
+
+    done: they were executed. refused: they are dead letters. again: they were never executed, and run again. All of the
+    given ids, or none.
+    """
+    words = ("queue resolve", item_type, *ids, f"--outcome={outcome}", *([f"--reason={reason}"] if reason else []))
+    count = _with_queue(lambda queue: queue.resolve(item_type, ids, outcome, reason=reason), *words)
+    _print_count("resolved", count, as_json)
 
 
 def _matching(command: Callable[..., None]) -> Callable[..., None]:

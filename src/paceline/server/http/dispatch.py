@@ -34,7 +34,7 @@ from paceline.server.shapes.dispatch import (
     QueueStatsShown,
     Redirected,
 )
-from paceline.server.shapes.item_changes import Previewed, Redirection, Rescheduled, Selection
+from paceline.server.shapes.item_changes import Previewed, Redirection, Rescheduled, Resolved, Selection
 from paceline.server.shapes.members import EVENT_ID, INSTANT
 from paceline.server.shapes.shape import Shape
 
@@ -215,6 +215,17 @@ async def requeue(request: Request) -> Response:
 async def discard(request: Request) -> Response:
     """Cancels items that are READY or dead letters, and deletes their contexts. All of the given ids, or none."""
     return await _redirect(request, Redirection, services_of(request).queue.discard)
+
+
+@_changes("POST", "/{itemType}/resolve", "Say what became of unknown items", Redirected, Resolved)
+async def resolve(request: Request) -> Response:
+    """Items with an attempt in doubt are COMPLETED (`done`), dead letters with the reason (`refused`), or READY
+    (`again`). All of the given ids, or none."""
+    body = Resolved.parse(await read_large_object(request.scope, request.receive))
+    queue, reason = services_of(request).queue, body.chosen_reason()
+    with _explain_conflict():
+        count = await queue.resolve(_item_type(request), body.ids, body.outcome, reason=reason)
+        return json_response(Redirected(count=count))
 
 
 @_changes("POST", "/{itemType}/cancel", "Cancel items, also running ones", Redirected, Selection)

@@ -254,7 +254,7 @@ class AuditShown(Shape):
 
 class AttemptShown(Shape):
     """An attempt that ended in no success. `outcome` is `failed`, `refused` (it reported that a retry can't help) or
-    `unknown` (its process ended without an outcome)."""
+    `unknown` (nobody knows its effect: its process ended without an outcome, it ran beyond its timeout, or said so)."""
 
     number: int
     began_at: Instant | None

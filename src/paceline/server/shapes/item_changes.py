@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
+from paceline.dispatch.changes import LONGEST_REASON, ResolvedAs
 from paceline.dispatch.model import LONGEST_ERROR
 from paceline.dispatch.search import FilterOptions, checked_filter
 from paceline.dispatch.status import Status
@@ -107,6 +108,30 @@ class Redirection(Selection):
         if self.status != Status.DEAD_LETTER:
             raise InvalidMember("status", "must be DEAD_LETTER; name other items by their ids or with filter")
         return None, {}
+
+
+class Resolved(Shape):
+    """Which items, and what became of their attempts in doubt."""
+
+    ids: Annotated[
+        list[Any],
+        Field(min_length=1, max_length=MAX_IDS),
+        WithJsonSchema({"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": EVENT_ID}),
+        Expects(f"a list of 1 to {MAX_IDS} item ids"),
+    ]
+    outcome: Annotated[Any, WithJsonSchema({"type": "string", "enum": list(ResolvedAs)})]
+    reason: Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": LONGEST_REASON})] = None
+
+    def chosen_reason(self) -> str | None:
+        """The reason, if it is given.
+
+        Raises:
+            InvalidInput: it is null.
+        """
+        if "reason" in self.model_fields_set and self.reason is None:
+            raise InvalidInput("reason", "must be a text; leave it out if there is none")
+        reason: str | None = self.reason
+        return reason
 
 
 class Previewed(Shape):

@@ -57,6 +57,9 @@ class ScriptedEngine:
     def reserved(self, config: DispatchConfig, limit: int) -> AbstractContextManager[int]:
         return nullcontext(0)
 
+    def inquires(self, item_type: str) -> bool:
+        return False
+
     def looks_ahead(self, item_type: str) -> bool:
         return True
 

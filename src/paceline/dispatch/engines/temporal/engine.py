@@ -102,6 +102,10 @@ class TemporalEngine:
     def reserved(self, config: DispatchConfig, limit: int) -> AbstractContextManager[int]:
         return nullcontext(0)
 
+    def inquires(self, item_type: str) -> bool:
+        """Never: its items are held."""
+        return False
+
     def looks_ahead(self, item_type: str) -> bool:
         return True
 

@@ -22,7 +22,7 @@ from paceline.dispatch.engines.temporal.completions import completion_from_json,
 from paceline.dispatch.engines.temporal.failures import gave_up, retry
 from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
 from paceline.dispatch.model import Completion, GiveUp, Postponed
-from paceline.dispatch.outcomes import Retry
+from paceline.dispatch.outcomes import OutcomeUnknown, Retry
 from paceline.dispatch.ports import OutcomeSink
 from paceline.dispatch.registry import Execute, Registry
 from paceline.dispatch.task_errors import is_cancelling, message_of
@@ -94,6 +94,8 @@ class ItemActivities:
             raise gave_up(error) from error
         except Retry as error:
             raise retry(error) from error
+        except OutcomeUnknown as error:
+            raise retry(Retry(str(error), after=error.pause)) from error
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
