@@ -130,3 +130,60 @@ def test_a_wrong_name_is_one_line(tmp_path: Path) -> None:
         assert (ended.returncode, ended.stdout) == (2, ""), (arguments, ended.stderr)
         assert message in ended.stderr
         assert ended.stderr.count("\n") == 1, ended.stderr
+
+
+PAY_APP = """
+import os
+
+from paceline import OutcomeUnknown, Tasks
+
+tasks = Tasks(os.environ["WORK_URL"])
+
+
+@tasks.task(on_unknown="hold", hold_for="PT1H")
+def pay(number: int) -> None:
+    raise OutcomeUnknown("connection reset")
+
+
+if __name__ == "__main__":
+    for number in range(4):
+        pay.options(key=f"inv-{number}").blocking.enqueue(number)
+"""
+
+
+def test_payments_that_are_unknown_are_held_and_resolved_over_http_and_the_command_line(
+    tmp_path: Path, database_url: str
+) -> None:
+    (tmp_path / "my_app.py").write_text(PAY_APP)
+    variables = {"WORK_URL": database_url, "PACELINE_DATABASE_URL": database_url}
+    subprocess.run([sys.executable, "my_app.py"], cwd=tmp_path, env=environment(**variables), check=True, timeout=60)
+    with Service(tmp_path, **variables) as service, service.client() as http:
+        with working(tmp_path, **variables):
+            until(lambda: bool(http.get("/admin/dispatch/PAY/stats").json()["depth"]["UNKNOWN"] == 4), within=60)
+        item = http.get("/admin/dispatch/PAY/items/inv-0").json()
+        assert (item["status"], item["lastError"]) == ("UNKNOWN", "unknown: connection reset")
+        assert item["unknownSince"] == item["begunAt"]
+        assert [attempt["outcome"] for attempt in item["attempts"]] == ["unknown"]
+        assert http.get("/admin/dispatch/PAY").json()["holdForSecs"] == 3600
+        refused = http.post("/admin/dispatch/PAY/requeue", json={"ids": ["inv-0"]})
+        assert (refused.status_code, "resolve it" in refused.json()["detail"]) == (409, True)
+        body = {"ids": ["inv-0", "inv-1"], "outcome": "done", "reason": "on the statement"}
+        assert http.post("/admin/dispatch/PAY/resolve", json=body).json() == {"count": 2}
+        again = http.post("/admin/dispatch/PAY/resolve", json=body)
+        assert (again.status_code, again.json()["detail"]) == (
+            409,
+            "item 'inv-0' is COMPLETED, and none of its attempts is in doubt",
+        )
+        done = http.get("/admin/dispatch/PAY/items/inv-0").json()
+        last = done["audit"][-1]
+        assert (done["status"], last["action"], last["detail"]) == ("COMPLETED", "RESOLVED", "done: on the statement")
+    words = ("queue", "resolve", "PAY", "inv-2", "--outcome", "refused", "--reason", "no money")
+    assert run(tmp_path, *words, **variables).stdout == "resolved 1 items\n"
+    shown = json.loads(run(tmp_path, "queue", "show", "PAY", "inv-2", "--json", **variables).stdout)
+    assert (shown["status"], shown["lastError"], shown["unknownSince"]) == ("DEAD_LETTER", "no money", None)
+    assert json.loads(
+        run(tmp_path, "queue", "resolve", "PAY", "inv-3", "--outcome", "again", "--json", **variables).stdout
+    ) == {"count": 1}
+    wrong = run(tmp_path, "queue", "resolve", "PAY", "inv-3", "--outcome", "paid", **variables)
+    assert wrong.returncode == 2
+    assert "--outcome" in wrong.stderr

@@ -22,9 +22,9 @@ def features() -> set[str]:
     """Every option, method and outcome that might do something else on another engine."""
     options = {*inspect.signature(Tasks).parameters, *inspect.signature(Tasks.task).parameters} - {"self", "function"}
     methods = {name for name in vars(Tasks) if not name.startswith("_")}
-    raised = {"Snooze", "Discard", "Retry"}
+    raised = {"Snooze", "Discard", "Retry", "OutcomeUnknown"}
     assert raised <= set(paceline.__all__)
-    known = {"current_task", "progress", "show", "stopping", "cancelled"}
+    known = {"current_task", "progress", "show", "stopping", "cancelled", "in_doubt"}
     assert all(hasattr(CurrentTask, name) for name in ("progress", "stopping", "cancelled"))
     return (options | methods | raised | known) - BELOW - ENQUEUE
 

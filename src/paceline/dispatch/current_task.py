@@ -63,6 +63,8 @@ class CurrentTask:
         """Whether an earlier attempt began, and nobody knows its effect."""
         self.is_last_inquiry = False
         """Whether the item is a dead letter if the inquiry decides nothing."""
+        self.is_used_up = False
+        """Whether its attempts are used up, so that an inquiry is all that may follow."""
 
     @property
     def item_type(self) -> str:

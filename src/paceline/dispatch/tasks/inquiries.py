@@ -62,7 +62,7 @@ async def inquired(
     """What an inquiry found: the attempt in doubt was executed; or None, if it was never seen.
 
     Raises:
-        GiveUp: it was refused.
+        GiveUp: it was refused; or it was never seen, and all attempts are used up.
         Postponed: the inquiry decided nothing; there is another one later. After an error, `pause` says when.
         OutcomeUnknown: the inquiry decided nothing, and it was the last one.
     """
@@ -86,6 +86,8 @@ async def inquired(
         raise Postponed(reason, pause()) from error
     if isinstance(found, Done | NeverSeen):
         await current.decided()
+        if isinstance(found, NeverSeen) and current.is_used_up:
+            raise GiveUp("no attempt was ever seen by the other side, and all are used up")
         return found if isinstance(found, Done) else None
     reason = f"the inquiry returned {found!r:.80}, not Done(result) or NeverSeen()"
     if current.is_last_inquiry:

@@ -409,6 +409,7 @@ class LocalEngine:
             run.current_claim, self._sink, request.lane, request.priority, place, self.is_closing, run.turn
         )
         current.in_doubt, current.is_last_inquiry = request.in_doubt, request.is_last_inquiry
+        current.is_used_up = run.claim.retries >= max(1, request.config.max_dispatch_retries)
         enter_task(current)
         if not tracing.is_on():
             return await execute_on(place, run.execute, item_id, context)

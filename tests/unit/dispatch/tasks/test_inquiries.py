@@ -116,6 +116,13 @@ async def test_each_unknown_attempt_is_inquired_also_the_last_one() -> None:
     assert (detail.item.status, len(bank.paid), len(bank.asked)) == (Status.COMPLETED, 3, 3)
 
 
+async def test_what_was_never_seen_runs_no_more_often_than_the_task_says() -> None:
+    bank = Bank(reset(), reset())
+    detail = await paid(bank, retries=1, on_unknown="inquire", inquire=bank.asks(NeverSeen()))
+    assert (detail.item.status, len(bank.paid), len(bank.asked)) == (Status.DEAD_LETTER, 2, 2)
+    assert detail.item.last_error == "no attempt was ever seen by the other side, and all are used up"
+
+
 async def test_what_the_other_side_refused_is_a_dead_letter_with_its_reason() -> None:
     bank = Bank(reset())
     detail = await paid(bank, on_unknown="inquire", inquire=bank.asks(Discard("no money")))
