@@ -234,7 +234,8 @@ class BlockingDispatchQueue(BackgroundQueue):
             InvalidInput: a value is wrong.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.resolve(item_type, listed(item_ids), outcome, reason=reason))
+        item_ids = listed(item_ids)
+        return self._run(lambda queue: queue.resolve(item_type, item_ids, outcome, reason=reason))
 
     def preview(
         self,

@@ -173,7 +173,7 @@ def discard(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) ->
 @app.command("resolve")
 @type_argument
 @click.argument("ids", cls=Argument, nargs=-1, required=True, metavar="ID...", about="Which items.")
-@click.option("--outcome", required=True, type=click.Choice(list(ResolvedAs)), help="What became of them.")
+@click.option("--outcome", required=True, type=click.Choice([one.value for one in ResolvedAs]), help="What became of them.")
 @click.option("--reason", help="How you know; for a refusal, the reason.")
 @as_json
 def resolve(item_type: str, ids: tuple[str, ...], outcome: str, reason: str | None, as_json: bool) -> None:
