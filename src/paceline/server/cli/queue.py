@@ -36,6 +36,7 @@ type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about=
 ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
 all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 
+OUTCOMES = [outcome.value for outcome in ResolvedAs]
 GROUP_COLUMNS = ["count", "error", "example", "firstAt", "lastAt"]
 COLUMNS = ["itemId", "status", "executeAt", "lane", "priority", "retryCount", "lastError"]
 
@@ -173,7 +174,7 @@ def discard(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) ->
 @app.command("resolve")
 @type_argument
 @click.argument("ids", cls=Argument, nargs=-1, required=True, metavar="ID...", about="Which items.")
-@click.option("--outcome", required=True, type=click.Choice([one.value for one in ResolvedAs]), help="What became of them.")
+@click.option("--outcome", required=True, type=click.Choice(OUTCOMES), help="What became of them.")
 @click.option("--reason", help="How you know; for a refusal, the reason.")
 @as_json
 def resolve(item_type: str, ids: tuple[str, ...], outcome: str, reason: str | None, as_json: bool) -> None:
