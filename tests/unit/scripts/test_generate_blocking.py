@@ -109,7 +109,8 @@ class Queue:
     assert call in " ".join(text.split())
     assert "return self._run(lambda queue: queue.get(key))" in text
     assert '"""Gets: `queue.get("a")`."""' in text
-    assert "lambda queue: queue.put_all(listed(keys), *values)" in text
+    read_first = "        keys = listed(keys)\n        return self._run(lambda queue: queue.put_all(keys, *values))\n"
+    assert read_first in text
     assert "close" not in text
     assert "_inner" not in text
     base = "class Shelf:\n    async def look(self) -> None:\n        ..."

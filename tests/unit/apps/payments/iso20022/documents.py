@@ -99,10 +99,10 @@ def text_of(rule: SimpleType, random: Random) -> str:
 
 
 def change(root: etree._Element, random: Random) -> None:
-    """Makes one change that may make the document invalid."""
+    """Makes one change that may make the document invalid, unless an earlier one has removed all of it."""
     nodes = [node for node in root.iter() if node is not root]
-    node = random.choice(nodes)
-    random.choice(CHANGES)(node, random)
+    if nodes:
+        random.choice(CHANGES)(random.choice(nodes), random)
 
 
 def _text(node: etree._Element, random: Random) -> None:
