@@ -167,6 +167,7 @@ CHANGES: list[tuple[str, str, dict[str, Any] | None, int]] = [
     ("POST", "/admin/dispatch/{itemType}/discard", {"ids": ["dead-1", "dead-2"]}, 200),
     ("POST", "/admin/dispatch/{itemType}/discard", {"ids": [f"{'ä' * 50}-{number}" for number in range(50)]}, 404),
     ("POST", "/admin/dispatch/{itemType}/cancel", {"filter": {"status": "DEAD_LETTER"}}, 200),
+    ("POST", "/admin/dispatch/{itemType}/resolve", {"ids": ["nobody"], "outcome": "done"}, 404),
     ("POST", "/admin/dispatch/{itemType}/reschedule", {"filter": {"prefix": "x"}, "priority": 1}, 200),
     ("PATCH", "/admin/downstreams/{name}", {"paused": True}, 404),
     ("PUT", "/admin/periodic/{name}", {"itemType": "PAYMENT", "every": "PT1H"}, 200),

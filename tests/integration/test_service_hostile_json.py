@@ -257,6 +257,7 @@ LISTS = {
     "/api/send/batch",
     "/admin/dispatch/PAYMENT/requeue",
     "/admin/dispatch/PAYMENT/discard",
+    "/admin/dispatch/PAYMENT/resolve",
     "/admin/dispatch/PAYMENT/cancel",
     "/admin/dispatch/PAYMENT/reschedule",
     "/admin/sms/dead-letters/redrive",
