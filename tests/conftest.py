@@ -66,9 +66,9 @@ def pytest_sessionstart() -> None:
         pytest.exit("install the applications: .venv/bin/uv pip install --no-deps -e apps/payments -e apps/sms", 3)
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what is not in the quick tier; by now tests have the marks of the servers that their fixtures need."""
+    """Marks what is not in the quick tier, before `-m` selects; tests have the marks of the servers that their fixtures
+    need."""
     for item in items:
         if not is_quick(item):
             item.add_marker("full")

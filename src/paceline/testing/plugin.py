@@ -67,6 +67,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shared.close()
 
 
+@pytest.hookimpl(tryfirst=True)  # so that other hooks, as that of `-m`, see the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
