@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -462,14 +462,14 @@ class LocalEngine:
         have waited for a place so long that another process may have one."""
         while True:
             await asyncio.sleep(SWITCH_SECONDS)
-            for item_type in {run.claim.item_type for run in self._runs.values() if not run.begun}:
-                # While the store can't be read, nothing begins.
-                with contextlib.suppress(StoreError, NotFound):
-                    if not await self._sink.enabled(item_type):
-                        await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
-                        for run in self._runs.values():
-                            if run.claim.item_type == item_type:
-                                self._recall_run(run, OFF)
+            waiting = {run.claim.item_type for run in self._runs.values() if not run.begun}
+            # All at once, so that the store can read their switches together.
+            off = {item_type for item_type, on in zip(waiting, await self._switches(waiting), strict=True) if not on}
+            if off:
+                await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
+            for run in self._runs.values():
+                if run.claim.item_type in off:
+                    self._recall_run(run, OFF)
             if self._places.abandoned.total() >= self._places.threads:
                 self._closing = True
                 self._all_abandoned.set()
@@ -477,6 +477,16 @@ class LocalEngine:
             for run in self._runs.values():
                 if run.waits_since is not None and run.waits_since < longest:
                     self._recall_run(run, NO_PLACE)
+
+    async def _switches(self, item_types: Iterable[str]) -> list[bool]:
+        """The kill switches. One that can't be read counts as on: while the store can't be read, nothing begins."""
+
+        async def is_on(item_type: str) -> bool:
+            with contextlib.suppress(StoreError, NotFound):
+                return await self._sink.enabled(item_type)
+            return True
+
+        return await asyncio.gather(*map(is_on, item_types))
 
     def _recall_run(self, run: Run, reason: str) -> None:
         waits = not (run.begun or run.executed or run.lost or run.recalled)
