@@ -167,6 +167,10 @@ class DispatchConfig:
     def stale_after(self) -> timedelta:
         return timedelta(minutes=self.stale_claim_threshold_mins)
 
+    def is_used_up(self, retries: int) -> bool:
+        """Whether an inquiry is all that may follow after so many attempts."""
+        return retries >= max(1, self.max_dispatch_retries)
+
     def backoff(self, retry: int) -> timedelta:
         """The pause before retry number `retry`, counted from 1."""
         pause = timedelta(seconds=self.retry_backoff_secs) * (1 << min(max(retry - 1, 0), 20))

@@ -338,7 +338,9 @@ class Execution(StrEnum):
     """Runs, or waits for its start delay."""
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
-    """Failed, timed out, was terminated or cancelled."""
+    """It ended, and said that it failed."""
+    LOST = "LOST"
+    """It was terminated, or timed out: it ended and said nothing."""
     NOT_FOUND = "NOT_FOUND"
     """The engine knows of none: it was never started, or is lost."""
     UNKNOWN = "UNKNOWN"
@@ -430,6 +432,11 @@ class OutcomeSink(Protocol):
         """The execution began, and nobody knows its effect. The item type's `on_unknown` decides what follows; if that
         is a retry, it comes after `pause`, or else the config's backoff. With `is_over`, the last inquiry decided
         nothing: the item is a dead letter."""
+        ...
+
+    async def lost(self, claim: Claim, error: str) -> bool:
+        """The execution ended and said nothing: if its body had begun, its effect is unknown; else it goes back, and no
+        retry is counted."""
         ...
 
     async def decided(self, claim: Claim) -> bool:
