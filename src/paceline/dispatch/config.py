@@ -140,6 +140,8 @@ class DispatchConfig:
         if self.admission_plan is not None:
             _text(self, "admission_plan")
         _text(self, "queue", LONGEST_TYPE)
+        if "," in self.queue or self.queue != self.queue.strip():
+            raise ConfigurationError("queue", "must have no comma, and no space at its ends: lists of queues have them")
         if self.rate is not None:
             checked_rate(self.rate)
         if self.on_unknown not in tuple(OnUnknown):
