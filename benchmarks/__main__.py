@@ -25,7 +25,6 @@ TABLES = (
     "lanes",
     "row_versions",
     "sqlite",
-    "downstream",
     "payments",
     "sms",
     "envoy",

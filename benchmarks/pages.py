@@ -33,7 +33,6 @@ ORDER = (
     "lanes",
     "row_versions",
     "sqlite",
-    "downstream",
     "payments",
     "sms",
     "envoy",

@@ -20,6 +20,7 @@ import httpx2
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
 from paceline.kafka.log import KafkaLog
 from paceline.messaging import LogEntry, MessageLog, MessageSource, Record
+from paceline.server.wiring.database import installed_steps
 from paceline.sql.databases import database
 from paceline.sql.engine import Database
 from paceline.sql.outbox import SqlOutbox
@@ -120,7 +121,7 @@ class _CountedStore(SqlDeliveryStore):
 
 async def _filled(place: Place, total: int) -> tuple[Database, MessageLog, str]:
     """A topic with so many messages of many users, accepted as the gateway accepts them."""
-    shared = await database(place.database_url)
+    shared = await database(place.database_url, steps=installed_steps())
     run = next(_runs)
     topic = f"sms-{run}"
     log: MessageLog = SqlOutbox(shared, poll_seconds=0.05)

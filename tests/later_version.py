@@ -10,7 +10,7 @@ from paceline.sql.migrate import STEPS, Steps
 ADDED = f"{len(STEPS.names) + 1:04d}_added"
 TABLE = "paceline_added"
 COLUMN = "added"
-"""In the table `paceline_key`."""
+"""In the table `paceline_outbox_reader`."""
 
 _STEP = f'''
 import sqlalchemy as sa
@@ -24,11 +24,11 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table("{TABLE}", sa.Column("name", sa.String(32)))
-    op.add_column("paceline_key", sa.Column("{COLUMN}", sa.String(32)))
+    op.add_column("paceline_outbox_reader", sa.Column("{COLUMN}", sa.String(32)))
 
 
 def downgrade() -> None:
-    op.drop_column("paceline_key", "{COLUMN}")
+    op.drop_column("paceline_outbox_reader", "{COLUMN}")
     op.drop_table("{TABLE}")
 '''
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, LiteralString
 import psycopg
 from psycopg import sql
 
-from paceline.sql import migrate
 from paceline.sql.engine import Database
+from tests.every_schema import upgrade
 
 if TYPE_CHECKING:
     from paceline.testing.servers.postgres import PostgresDatabases
@@ -49,5 +49,5 @@ class MigratedDatabases:
 
 async def _migrate(url: str) -> None:
     database = Database(url)
-    await migrate.upgrade(database)
+    await upgrade(database)
     await database.close()

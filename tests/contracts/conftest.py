@@ -21,7 +21,6 @@ from paceline.limits.stores.host import HostLimitStore
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from paceline.slots.ports import SlotStore
 from paceline.slots.stores import slot_store, slot_stores
-from paceline.sql import migrate
 from paceline.sql import url as database_urls
 from paceline.sql.engine import Database
 from paceline.testing import TemporalServer
@@ -33,6 +32,7 @@ from tests.acceptance.service import Service
 from tests.contracts.replanned import Stores
 from tests.contracts.task_engines import NAMESPACES, WITHOUT_SYSTEM_WORKERS, EngineTasks
 from tests.effort import is_thorough
+from tests.every_schema import upgrade
 
 if TYPE_CHECKING:
     from paceline.dispatch.engines.temporal.client import TemporalConnection
@@ -98,7 +98,7 @@ def oracle_schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def create() -> None:
         database = Database(f"sqlite:///{path}")
-        await migrate.upgrade(database)
+        await upgrade(database)
         await database.close()
 
     with ThreadPoolExecutor(1) as thread:  # the event loop of an asynchronous fixture may run in this one

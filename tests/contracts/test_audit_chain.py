@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from paceline.server.access.stores.sql import SqlAccessStore
 from paceline.server.access.stores.tables import admin_audit, audit_chain
-from paceline.sql.databases import database
 from paceline.sql.engine import Database
+from tests.every_schema import database
 
 KEY = b"a key that no database has"
 

@@ -11,13 +11,13 @@ import pytest
 import sqlalchemy as sa
 
 from paceline.messaging import Record
-from paceline.sql.databases import database
 from paceline.sql.engine import Database
 from paceline.sql.outbox_tables import outbox
 from paceline_sms.model import Attempt
 from paceline_sms.ports import DeliveryOutcome, Parking, Status, Suspect
 from paceline_sms.stores.sql import SqlDeliveryStore, SqlQuotaStore
 from paceline_sms.topics import parked_topic
+from tests.every_schema import database
 
 TOPIC = "t"
 NOW = timedelta(milliseconds=-1)

@@ -10,7 +10,6 @@ import pytest
 
 from paceline.errors import StoreUnavailable
 from paceline.messaging import Record
-from paceline.sql.databases import database
 from paceline_sms.model import Message
 from paceline_sms.ports import (
     Claim,
@@ -27,6 +26,7 @@ from paceline_sms.recipients import Recipient
 from paceline_sms.stores import message_statements, quota_statements, receipt_statements
 from paceline_sms.stores.sql import SqlDeliveryStore
 from paceline_sms.stores.tables import notification_message
+from tests.every_schema import database
 
 MESSAGES = [Message(1, "hello", "a"), Message(1, "hello", "b")]
 AT_ONCE = timedelta(0)

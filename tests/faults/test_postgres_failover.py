@@ -17,7 +17,6 @@ from paceline.errors import StoreUnavailable
 from paceline.slots.stores import slot_store
 from paceline.slots.stores.sql import SqlSlotStore
 from paceline.sql import hints
-from paceline.sql.databases import database
 from paceline.sql.engine import Database
 from paceline.testing import eventually
 from paceline.testing.availability import available
@@ -27,6 +26,7 @@ from paceline_payments.model import ITEM_TYPE
 from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.payments.records import AT, payment
 from tests.contracts.slot_windows import check_windows
+from tests.every_schema import database
 
 CALLERS = 4
 """Of each kind."""

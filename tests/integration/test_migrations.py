@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import re
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -16,15 +18,17 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
+from paceline.dispatch.queue import DispatchQueue
 from paceline.errors import ConfigurationError, PacelineError
-from paceline.sql import migrate
+from paceline.server.wiring.database import installed_steps, migrate_up
+from paceline.sql import databases, migrate
 from paceline.sql.engine import Database
 from paceline.sql.migrate import STEPS, Steps
 from paceline.sql.migration_policy import Migrations, permitting
 from tests import later_version
 from tests.acceptance.service import Service, run
 from tests.later_version import ADDED
-from tests.models.every_table import every_table
+from tests.models.every_table import TABLES_OF, every_table, tables_of
 
 IDLE = "idle_in_transaction_session_timeout"
 
@@ -52,6 +56,7 @@ def later(tmp_path: Path) -> Steps:
     return later_version.steps(tmp_path / "later versions")
 
 
+each_set = pytest.mark.parametrize("steps", installed_steps(), ids=lambda steps: steps.name)
 on_every_store = pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
 
 
@@ -60,30 +65,96 @@ def _every_table_is_known() -> None:
     every_table()
 
 
-async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> None:
+@each_set
+async def test_migrations_make_exactly_the_tables_the_code_uses(url: str, steps: Steps) -> None:
     def differences(connection: Connection) -> list[object]:
         context = MigrationContext.configure(
             connection,
             opts={
-                "version_table": migrate.REVISION_TABLE,
+                "version_table": steps.revision_table,
                 "compare_type": True,
-                "include_object": lambda _object, name, *_: name != migrate.FLOOR_TABLE,
+                "include_object": lambda _object, name, *_: name != steps.floor_table,
             },
         )
-        return list(compare_metadata(context, every_table()))
+        return list(compare_metadata(context, tables_of(steps.name)))
 
     database = Database(url)
-    applied = await migrate.upgrade(database)
-    assert applied == STEPS.names
+    applied = await migrate.upgrade(database, steps)
+    assert applied == steps.names
     assert await database.read(differences) == []
-    assert await migrate.status(database) == (applied[-1], [])
-    assert await migrate.upgrade(database) == []
+    assert await migrate.status(database, steps) == (applied[-1], [])
+    assert await migrate.upgrade(database, steps) == []
     await database.close()
 
 
-def test_the_steps_are_applied_in_the_order_of_their_files() -> None:
-    directory = ScriptDirectory.from_config(migrate._config(STEPS))
-    assert STEPS.names == [step.revision for step in reversed(list(directory.walk_revisions()))]
+def test_every_table_is_made_by_one_set_of_steps() -> None:
+    made = [name for steps in installed_steps() for name in tables_of(steps.name).tables]
+    assert sorted(made) == sorted(every_table().tables)
+
+
+@each_set
+def test_the_steps_are_applied_in_the_order_of_their_files(steps: Steps) -> None:
+    directory = ScriptDirectory.from_config(migrate._config(steps))
+    assert steps.names == [step.revision for step in reversed(list(directory.walk_revisions()))]
+
+
+def tables(url: str) -> set[str]:
+    """The names of a database's tables, as the database lists them."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            return {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    with psycopg.connect(url) as server:
+        return {name for (name,) in server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+
+
+async def test_a_queues_database_has_no_table_of_an_application(url: str) -> None:
+    async with DispatchQueue.open(url) as queue:
+        await queue.configure("WORK")
+    others = [name for name in TABLES_OF if name != STEPS.name]
+    assert tables(url) >= set(tables_of(STEPS.name).tables)
+    assert tables(url) & {name for other in others for name in tables_of(other).tables} == set()
+
+
+async def test_what_is_installed_later_gets_its_tables_when_the_database_is_migrated(url: str) -> None:
+    """As a service that begins with SMS, and gets payments a year later, whose steps another database has."""
+    database = Database(url)
+    *earlier, later = installed_steps()
+    for steps in earlier:
+        await migrate.upgrade(database, steps)
+    before = tables(url)
+    await database.close()
+    assert before & set(tables_of(later.name).tables) == set()
+    assert await migrate_up(url) == later.names
+    assert tables(url) - before == {*tables_of(later.name).tables, later.revision_table, later.floor_table}
+
+
+@pytest.mark.parametrize("when", [Migrations.EMBEDDED, Migrations.NEVER])
+async def test_a_start_makes_the_tables_of_an_application_that_is_new(url: str, when: Migrations) -> None:
+    """It changes none that is there, so that an operator need not do it; what only reads makes none."""
+    *_, later = installed_steps()
+    await (await databases.database(url)).close()
+    with permitting(when):
+        if when is Migrations.NEVER:
+            with pytest.raises(PacelineError, match=f"lacks {later.names[0]}; run `paceline migrate up`"):
+                await databases.database(url, steps=[STEPS, later])
+        else:
+            await (await databases.database(url, steps=[STEPS, later])).close()
+    assert (tables(url) >= set(tables_of(later.name).tables)) == (when is Migrations.EMBEDDED)
+
+
+async def test_one_applications_last_step_is_undone_by_its_name(url: str, tmp_path: Path) -> None:
+    variables = {"PACELINE_DATABASE_URL": url}
+    applied = json.loads(run(tmp_path, "migrate", "up", "--json", **variables).stdout)["applied"]
+    assert applied == [name for steps in installed_steps() for name in steps.names]
+    assert json.loads(run(tmp_path, "migrate", "down", "--of", "sms", "--json", **variables).stdout) == {
+        "undone": "0001_sms"
+    }
+    assert tables(url) & set(tables_of("sms").tables) == set()
+    assert tables(url) >= {*tables_of("payments").tables, *tables_of(STEPS.name).tables}
+    assert "lacks 0001_sms: the next service or worker makes it" in run(tmp_path, "doctor", **variables).stdout
+    refused = run(tmp_path, "migrate", "down", "--of", "faxes", **variables)
+    assert refused.returncode != 0
+    assert "--of: faxes has no tables here; give one of schema, sms, payments" in refused.stderr
 
 
 async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
@@ -102,7 +173,7 @@ async def test_a_transaction_sees_that_another_has_migrated_meanwhile(empty_post
     def before_and_after(connection: Connection) -> tuple[str | None, str | None]:
         before = migrate.current(connection)
         with psycopg.connect(empty_postgres_url) as other:
-            other.execute(f"CREATE TABLE {migrate.REVISION_TABLE} AS SELECT '0001_first' AS version_num")
+            other.execute(f"CREATE TABLE {STEPS.revision_table} AS SELECT '0001_first' AS version_num")
         return before, migrate.current(connection)
 
     database = Database(empty_postgres_url)
@@ -144,8 +215,9 @@ async def test_the_last_step_can_be_undone_and_done_again(database: Database, la
     [
         (f"INSERT INTO {later_version.TABLE} VALUES ('x')", later_version.TABLE),
         (
-            f"INSERT INTO paceline_key (name, value, {later_version.COLUMN}) VALUES ('x', 'x', 'x')",
-            f"paceline_key.{later_version.COLUMN}",
+            "INSERT INTO paceline_outbox_reader (topic, owner, leased_until, added)"
+            " VALUES ('x', 'x', '2027-01-01', 'x')",
+            f"paceline_outbox_reader.{later_version.COLUMN}",
         ),
     ],
 )
@@ -164,9 +236,9 @@ async def test_a_step_whose_data_would_be_lost_is_undone_only_with_discard_data(
 
 @on_every_store
 async def test_nothing_else_runs_on_what_is_left_of_the_first_step(database: Database) -> None:
-    statement = "INSERT INTO paceline_key (name, value) VALUES ('x', 'x')"
+    statement = "INSERT INTO paceline_outbox_reader (topic, owner, leased_until) VALUES ('x', 'x', '2027-01-01')"
     await database.write(lambda connection: connection.exec_driver_sql(statement))
-    with pytest.raises(PacelineError, match=r"lose the data of paceline_key\. To lose the data, repeat"):
+    with pytest.raises(PacelineError, match=r"lose the data of paceline_outbox_reader\. To lose the data, repeat"):
         await migrate.downgrade(database)
 
 

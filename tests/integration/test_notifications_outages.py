@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import StoreUnavailable
-from paceline.sql.databases import database
 from paceline.sql.outbox import SqlOutbox
 from paceline.testing import FakeClock, RedisServer, eventually
 from paceline_sms.intake import Intake
@@ -29,6 +28,7 @@ from paceline_sms.quota import Quota
 from paceline_sms.stores.redis import RedisQuotaCache
 from paceline_sms.stores.sql import SqlQuotaStore
 from tests.effort import examples
+from tests.every_schema import database
 from tests.integration.notification_gateway import gateway, in_this_loop, new_user
 
 ENOUGH_SECONDS = 60

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from paceline.sql.databases import database
 from paceline.sql.engine import Database
 from paceline_payments.model import OWNER, SLOT_PREFIX
 from paceline_payments.stores.reconciliation import SqlReconciliationStore
 from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import slot_store_url
+from tests.every_schema import database
 
 Sent = list[tuple[str, Any]]
 

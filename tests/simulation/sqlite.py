@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from paceline.sql.databases import database
+from tests.every_schema import database
 
 
 @lru_cache(maxsize=1)

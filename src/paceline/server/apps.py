@@ -93,6 +93,8 @@ class App:
     `paceline audit verify`."""
     doctor: str | None = None
     """`async examine(settings)`: findings for `paceline doctor`."""
+    migrations: str | None = None
+    """A `paceline.sql.migrate.Steps`: the steps that make its tables."""
     prune: str | None = None
     """`async prune(settings, before, now)`: deletes old records; returns how many of each kind."""
 

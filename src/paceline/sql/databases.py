@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from paceline.errors import ConfigurationError
 from paceline.sql import migrate
 from paceline.sql.engine import Database
+from paceline.sql.migrate import STEPS, Steps
 
 CLOSING_SECONDS = 5.0
 
@@ -23,8 +25,10 @@ class _Databases:
 _databases: WeakKeyDictionary[asyncio.AbstractEventLoop, _Databases] = WeakKeyDictionary()
 
 
-async def database(url: str, *, pool_size: int = 10, timeout: float | None = None) -> Database:
-    """The database at a URL, at this version's schema or a later one.
+async def database(
+    url: str, *, pool_size: int = 10, timeout: float | None = None, steps: Sequence[Steps] = (STEPS,)
+) -> Database:
+    """The database at a URL, at this version's schema or a later one: with the tables that these steps make.
 
     Callers with the same URL on the same event loop share a pool: on SQLite, two pools in one process would wait for
     each other's locks by sleeping. `memory://` is a new database per call, gone when it is closed. A transaction on a
@@ -37,14 +41,14 @@ async def database(url: str, *, pool_size: int = 10, timeout: float | None = Non
     if not isinstance(url, str):
         raise ConfigurationError("url", f"{url!r} is no text; give a database URL such as sqlite:///work.db")
     if url.startswith("memory:"):
-        return await _migrated(Database("sqlite://"))
+        return await _migrated(Database("sqlite://"), steps)
     here = _databases.setdefault(asyncio.get_running_loop(), _Databases())
     # Serialised, so that no caller gets a database that is still being migrated.
     async with here.opening:
         known = here.by_url.get(url)
         if known is not None and not known.closed:
-            return known.share()
-        opened = here.by_url[url] = await _migrated(Database(url, pool_size=pool_size, deadline=timeout))
+            return await _migrated(known.share(), steps)
+        opened = here.by_url[url] = await _migrated(Database(url, pool_size=pool_size, deadline=timeout), steps)
         return opened
 
 
@@ -55,9 +59,10 @@ def hasten_databases(seconds: float = CLOSING_SECONDS) -> None:
         opened.hasten(seconds)
 
 
-async def _migrated(opened: Database) -> Database:
+async def _migrated(opened: Database, steps: Sequence[Steps]) -> Database:
     try:
-        await migrate.prepare(opened)
+        for missing in steps:
+            await migrate.prepare_once(opened, missing)
     except BaseException:
         await opened.close()
         raise

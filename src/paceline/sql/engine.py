@@ -81,8 +81,8 @@ class Database:
             deadline = FILE_DEADLINE if self.dialect == "sqlite" else DEADLINE
         self._deadline = deadline
         self._is_hastened = False
-        self.is_prepared = False
-        """Whether its schema is known to be this version's."""
+        self.prepared: set[str] = set()
+        """Whose steps (`migrate.Steps.name`) it is known to have."""
         self._in_flight: set[Use | DedicatedConnection] = set()
         """Transactions in flight that have a deadline."""
         self.hints = Hints(self)
@@ -130,7 +130,7 @@ class Database:
         if self.dialect == "sqlite" and self._file in (None, "", ":memory:"):
             return None
         another = Database(self.url.render_as_string(hide_password=False), pool_size=1, deadline=self._deadline)
-        another.is_prepared = self.is_prepared
+        another.prepared = self.prepared
         return another
 
     @cached_property

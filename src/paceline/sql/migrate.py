@@ -1,7 +1,8 @@
 """Brings a database to the schema this version needs. Safe to run from many processes at once.
 
-Two tables hold the state of a database. `paceline_schema_revision` has the last step that was applied.
-`paceline_schema_version` has the oldest step that a program must know to run on it: steps that only add leave it alone
+paceline and each application have steps of their own (`Steps`), for the tables that only they use. Two tables hold how
+far a database is with each of them. `paceline_<name>_revision` has the last step that was applied.
+`paceline_<name>_version` has the oldest step that a program must know to run on it: steps that only add leave it alone
 (expand), a step that removes something raises it (contract, `Steps.oldest_runnable`). A program runs on a newer schema
 if it knows that step.
 """
@@ -33,22 +34,34 @@ _SCRIPTS = Path(__file__).with_name("migrations")
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a version of paceline."""
+    """The steps of a version of paceline or of an application."""
 
     folder: Path
+    """Their modules, in the order of their names; each is a revision of Alembic."""
     oldest_runnable: str
     """The step that a program must know to run on this version's schema. Raise it in a step that removes a column or a
     table, one release after the last version that uses it."""
+    name: str = "schema"
+    """Whose steps they are. An application takes its own name."""
 
     @cached_property
     def names(self) -> list[str]:
         """Oldest first: the names of their files."""
         return sorted(file.stem for file in self.folder.glob("[0-9]*.py"))
 
+    @property
+    def revision_table(self) -> str:
+        """Has the last step that was applied."""
+        return f"paceline_{self.name}_revision"
+
+    @property
+    def floor_table(self) -> str:
+        """Has the oldest step that a program must know."""
+        return f"paceline_{self.name}_version"
+
 
 STEPS = Steps(_SCRIPTS / "versions", oldest_runnable="0001_initial")
-REVISION_TABLE = "paceline_schema_revision"
-FLOOR_TABLE = "paceline_schema_version"
+"""paceline's own."""
 _LOCK = 0x70616365
 """The advisory lock that serialises concurrent migrations ("pace")."""
 IDLE_TIMEOUT_MINUTES = 10
@@ -67,23 +80,28 @@ async def prepare(database: Database, steps: Steps = STEPS) -> None:
     """
     missing = await database.read(pending, steps)
     if not missing:
-        database.is_prepared = True
+        database.prepared.add(steps.name)
         return
     when = permitted_migrations()
     may = when is Migrations.ALWAYS or database.is_new_file
     if when is Migrations.EMBEDDED:
-        may = may or database.dialect == "sqlite" or await database.read(current) is None
+        may = may or database.dialect == "sqlite" or await database.read(current, steps) is None
     if not may:
         names = f"{', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}"
         raise PacelineError(f"the database lacks {names}; run `paceline migrate up`")
     await upgrade(database, steps)
-    database.is_prepared = True
+    database.prepared.add(steps.name)
 
 
-async def prepare_once(database: Database) -> None:
+def is_prepared(database: Database, steps: Steps = STEPS) -> bool:
+    """Whether `prepare` was done."""
+    return steps.name in database.prepared
+
+
+async def prepare_once(database: Database, steps: Steps = STEPS) -> None:
     """`prepare`, unless it was done: for stores that are opened at their first call."""
-    if not database.is_prepared:
-        await prepare(database)
+    if not is_prepared(database, steps):
+        await prepare(database, steps)
 
 
 async def upgrade(database: Database, steps: Steps = STEPS) -> list[str]:
@@ -100,9 +118,9 @@ async def downgrade(database: Database, *, discard_data: bool = False, steps: St
         PacelineError: There is nothing to undo, or what the step would remove holds data; with `discard_data`, that is
             lost.
     """
-    revision = await database.read(current)
+    revision = await database.read(current, steps)
     if revision is None:
-        raise PacelineError("there is nothing to undo: the database has no schema")
+        raise PacelineError("there is nothing to undo: no step was applied")
     if revision not in steps.names:
         raise PacelineError(f"{revision} was applied by a later version of paceline; undo it with that one")
     if not discard_data:
@@ -118,7 +136,7 @@ async def downgrade(database: Database, *, discard_data: bool = False, steps: St
 
 async def status(database: Database, steps: Steps = STEPS) -> tuple[str | None, list[str]]:
     """The revision the database is at, and the names of those it still lacks."""
-    return await database.read(current), await database.read(pending, steps)
+    return await database.read(current, steps), await database.read(pending, steps)
 
 
 def pending(connection: Connection, steps: Steps = STEPS) -> list[str]:
@@ -128,12 +146,12 @@ def pending(connection: Connection, steps: Steps = STEPS) -> list[str]:
         ConfigurationError: This version can't run on the database's schema, because that is too new.
     """
     known = steps.names
-    revision = current(connection)
+    revision = current(connection, steps)
     if revision is None:
         return known
     if revision in known:
         return known[known.index(revision) + 1 :]
-    floor = _revision(connection, FLOOR_TABLE)
+    floor = _revision(connection, steps.floor_table)
     if floor not in known:
         raise ConfigurationError(
             "database_url",
@@ -143,30 +161,32 @@ def pending(connection: Connection, steps: Steps = STEPS) -> list[str]:
     return []
 
 
-def current(connection: Connection) -> str | None:
+def current(connection: Connection, steps: Steps = STEPS) -> str | None:
     """The last step that was applied."""
-    return _revision(connection, REVISION_TABLE)
+    return _revision(connection, steps.revision_table)
 
 
-def script(dialect: str) -> str:
+def script(dialect: str, steps: Steps = STEPS) -> str:
     """The SQL an upgrade from nothing would run on `dialect`, for a database administrator to review."""
-    config = _config(STEPS)
+    config = _config(steps)
     config.output_buffer = buffer = io.StringIO()
     config.attributes["dialect"] = dialect
     _alembic().upgrade(config, "head", sql=True)
-    floor = str(sa.schema.CreateTable(_floor).compile()).strip()
-    oldest = f"INSERT INTO {FLOOR_TABLE} (version_num) VALUES ('{STEPS.oldest_runnable}')"  # noqa: S608  # our own names
+    floor = str(sa.schema.CreateTable(_floor(steps)).compile()).strip()
+    oldest = f"INSERT INTO {steps.floor_table} (version_num) VALUES ('{steps.oldest_runnable}')"  # noqa: S608  # our own names
     return f"{buffer.getvalue()}\n{floor};\n\n{oldest};\n"
 
 
 # -- inside one transaction -------------------------------------------------------------------------------------------
 
-_floor = sa.Table(
-    FLOOR_TABLE,
-    sa.MetaData(),
-    sa.Column("version_num", sa.String(32), nullable=False),
-    sa.PrimaryKeyConstraint("version_num", name=f"{FLOOR_TABLE}_pkc"),
-)
+
+def _floor(steps: Steps) -> sa.Table:
+    return sa.Table(
+        steps.floor_table,
+        sa.MetaData(),
+        sa.Column("version_num", sa.String(32), nullable=False),
+        sa.PrimaryKeyConstraint("version_num", name=f"{steps.floor_table}_pkc"),
+    )
 
 
 def _upgrade(connection: Connection, steps: Steps = STEPS) -> list[str]:
@@ -174,20 +194,20 @@ def _upgrade(connection: Connection, steps: Steps = STEPS) -> list[str]:
     missing = pending(connection, steps)
     if missing:
         _alembic().upgrade(_config(steps, connection), "head")
-        _set_floor(connection, steps.oldest_runnable)
+        _set_floor(connection, steps, steps.oldest_runnable)
     return missing
 
 
 def _downgrade(connection: Connection, steps: Steps) -> str:
     _take_turns(connection)
-    revision = current(connection)
+    revision = current(connection, steps)
     assert revision is not None
     _alembic().downgrade(_config(steps, connection), "-1")
-    known, left = steps.names, current(connection)
+    known, left = steps.names, current(connection, steps)
     if left is None:
-        connection.execute(_floor.delete())
+        connection.execute(_floor(steps).delete())
     elif known.index(left) < known.index(steps.oldest_runnable):
-        _set_floor(connection, left)
+        _set_floor(connection, steps, left)
     return revision
 
 
@@ -198,10 +218,11 @@ def _take_turns(connection: Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
 
 
-def _set_floor(connection: Connection, revision: str) -> None:
-    _floor.create(connection, checkfirst=True)
-    connection.execute(_floor.delete())
-    connection.execute(_floor.insert().values(version_num=revision))
+def _set_floor(connection: Connection, steps: Steps, revision: str) -> None:
+    floor = _floor(steps)
+    floor.create(connection, checkfirst=True)
+    connection.execute(floor.delete())
+    connection.execute(floor.insert().values(version_num=revision))
 
 
 async def _data_lost(database: Database, steps: Steps) -> list[str]:
@@ -279,6 +300,7 @@ def _config(steps: Steps, connection: Connection | None = None) -> Config:
     options = {"script_location": _SCRIPTS, "version_locations": steps.folder, "path_separator": "newline"}
     for name, value in options.items():
         config.set_main_option(name, str(value).replace("%", "%%"))
+    config.attributes["version_table"] = steps.revision_table
     if connection is not None:
         config.attributes["connection"] = connection
     return config

@@ -9,7 +9,6 @@ import pytest
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.stores.sql import SqlQueueStore
 from paceline.slots.stores.sql import SqlSlotStore
-from paceline.sql.databases import database
 from paceline_payments.model import (
     ITEM_TYPE,
 )
@@ -17,6 +16,7 @@ from paceline_payments.stores.moves import PaymentFollower
 from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.payments.records import Bench
+from tests.every_schema import database
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore

@@ -17,7 +17,6 @@ from paceline.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from paceline.slots.model import WindowPolicy
 from paceline.slots.scheduler import SlotScheduler
 from paceline.slots.stores.sql import SqlSlotStore
-from paceline.sql.databases import database
 from paceline_payments.feed import FeedFormat
 from paceline_payments.feeds.accepting import Feeds
 from paceline_payments.feeds.model import Control, Feed, FeedState
@@ -38,6 +37,7 @@ from paceline_payments.stores.feeds import SqlFeedStore
 from paceline_payments.stores.moves import PaymentFollower
 from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import slot_store_url
+from tests.every_schema import database
 
 HEADER = ",".join(COLUMNS)
 REST = "Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z"

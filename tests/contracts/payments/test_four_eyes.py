@@ -14,7 +14,6 @@ from paceline.dispatch.decisions import gave_up
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores.sql import SqlQueueStore
 from paceline.errors import Conflict
-from paceline.sql.databases import database
 from paceline_payments.feeds.model import FeedState, Figures
 from paceline_payments.four_eyes import RETRY_REQUESTED
 from paceline_payments.model import ITEM_TYPE, PaymentEvent, PaymentStatus
@@ -23,6 +22,7 @@ from paceline_payments.stores.moves import PaymentFollower
 from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.payments.records import AT, new, payment
+from tests.every_schema import database
 
 LEASE = timedelta(0)
 AHEAD = timedelta(days=36500)

@@ -14,7 +14,6 @@ from paceline.dispatch.stores.sql import SqlQueueStore
 from paceline.errors import InvalidInput
 from paceline.slots.model import SlotRequest, WindowPolicy
 from paceline.slots.stores.sql import SqlSlotStore
-from paceline.sql.databases import database
 from paceline.sql.engine import Database
 from paceline_payments.model import (
     ITEM_TYPE,
@@ -43,6 +42,7 @@ from paceline_payments.stores.reconciliation import SqlReconciliationStore
 from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.payments.records import AT, new, payment
+from tests.every_schema import database
 
 HEADER = ",".join(COLUMNS)
 CAMT = """<?xml version="1.0"?><Document xmlns="urn:iso:std:iso:20022:tech:xsd:camt.053.001.08"><BkToCstmrStmt>

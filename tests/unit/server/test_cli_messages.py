@@ -119,7 +119,7 @@ def test_a_worker_on_an_old_schema_does_not_say_that_it_works(
     paceline: Paceline, monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:
     asyncio.run(migrate_up(postgres_url))
-    asyncio.run(migrate_down(postgres_url, discard_data=True))
+    asyncio.run(migrate_down(postgres_url, "schema", discard_data=True))
     monkeypatch.setenv("PACELINE_DATABASE_URL", postgres_url)
     said = paceline("worker", "all", status=1)
     assert "paceline migrate" in said

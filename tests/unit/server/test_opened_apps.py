@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,9 @@ async def prune(settings, before, now) -> dict[str, int]:
 """
 ASK = """
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from fastapi.testclient import TestClient
 from paceline.server.http.app import create_app
 from paceline.server.settings import Settings
@@ -170,3 +176,51 @@ def test_payments_need_no_sms(tmp_path: Path) -> None:
     shown = ask(environment(tmp_path, "payments"), "/health/ready", "/console/pages", "/api/v1/payments")
     assert {status for status, _ in shown.values()} == {200}, shown
     assert json.loads(shown["/console/pages"][1]) == ["payments.js", "feeds.js"]
+
+
+def tables(database: Path) -> set[str]:
+    with closing(sqlite3.connect(database)) as file:
+        return {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def test_only_installed_applications_have_tables(tmp_path: Path) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "with sms").mkdir()
+    database = tmp_path / "alone" / "paceline.db"
+    without, with_sms = environment(tmp_path / "alone"), environment(tmp_path / "with sms", "sms")
+    assert without(MAIN, "migrate", "up").stdout == "applied 0001_initial\n"
+    words = {name.removeprefix("paceline_").partition("_")[0] for name in tables(database)}
+    assert words & {"payment", "payments", "feed", "notification", "sms"} == set()
+    before = tables(database)
+
+    shutil.copy(database, tmp_path / "with sms")
+    assert with_sms(MAIN, "migrate", "status").returncode == 1
+    assert with_sms(MAIN, "migrate", "up").stdout == "applied 0001_sms\n"
+    added = tables(tmp_path / "with sms" / "paceline.db") - before
+    assert "paceline_notification_message" in added
+    assert {name.split("_")[1] for name in added} == {"notification", "sms"}
+
+
+def test_an_application_brings_tables_by_migrations_of_its_own(tmp_path: Path) -> None:
+    python = environment(tmp_path, own={"bills": "bills:app"})
+    (tmp_path / "bills.py").write_text(
+        "from pathlib import Path\n"
+        "from paceline.server.apps import App\n"
+        "from paceline.sql.migrate import Steps\n"
+        "app = App(name='bills', migrations='bills:steps')\n"
+        "steps = Steps(Path(__file__).with_name('bill_steps'), oldest_runnable='0001_bills', name='bills')\n"
+    )
+    (tmp_path / "bill_steps").mkdir()
+    (tmp_path / "bill_steps" / "0001_bills.py").write_text(
+        "import sqlalchemy as sa\n"
+        "from alembic import op\n"
+        "revision, down_revision = '0001_bills', None\n"
+        "def upgrade(): op.create_table('paceline_bill', sa.Column('number', sa.String(32), primary_key=True))\n"
+        "def downgrade(): op.drop_table('paceline_bill')\n"
+    )
+    assert python(MAIN, "config", "set", "any", "--max", "1", "--window", "PT1S").returncode == 0
+    made = {"paceline_bill", "paceline_bills_revision", "paceline_bills_version"}
+    assert tables(tmp_path / "paceline.db") >= made
+    assert "paceline_bill" in python(MAIN, "migrate", "sql", "--dialect", "oracle").stdout
+    assert "0001_bills" in python(MAIN, "migrate", "down", "--of", "bills").stdout
+    assert "paceline_bill" not in tables(tmp_path / "paceline.db")

@@ -36,5 +36,6 @@ app = App(
     },
     verify_audit="paceline_payments.service.plugin:verify_audit",
     doctor="paceline_payments.service.doctor:examine",
+    migrations="paceline_payments.stores.migrations:steps",
     prune="paceline_payments.service.plugin:prune",
 )

@@ -24,5 +24,6 @@ app = App(
         ),
     },
     doctor="paceline_sms.service.doctor:examine",
+    migrations="paceline_sms.stores.migrations:steps",
     prune="paceline_sms.service.plugin:prune",
 )

@@ -14,6 +14,7 @@ from paceline.dispatch.stores.encrypting import encrypted_requests
 from paceline.dispatch.stores.slot_carrier import QueueCarrier as QueueCarrier
 from paceline.dispatch.stores.sql import SqlQueueStore
 from paceline.sql.databases import database
+from paceline.sql.migrate import STEPS, Steps
 
 
 async def queue_store(
@@ -24,11 +25,12 @@ async def queue_store(
     followers: Mapping[str, Follower] | None = None,
     claim_bytes: int = CLAIM_BYTES,
     encryption: Encryption | None = None,
+    steps: Sequence[Steps] = (STEPS,),
 ) -> QueueStore:
     """The dispatch queue's store at a database URL; `memory://` for one in this process's memory. `followers` are, by
-    item type, what changes together with its items. `claim_bytes` bounds the contexts of one claim. With `encryption`,
-    contexts and results are encrypted at rest."""
-    opened = await database(url, pool_size=pool_size, timeout=timeout)
+    item type, what changes together with its items, in tables that `steps` make. `claim_bytes` bounds the contexts of
+    one claim. With `encryption`, contexts and results are encrypted at rest."""
+    opened = await database(url, pool_size=pool_size, timeout=timeout, steps=steps)
     return SqlQueueStore(opened, followers, claim_bytes=claim_bytes, encryption=encryption)
 
 

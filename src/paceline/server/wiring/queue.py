@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-from paceline.server.wiring.database import embedded_url
+from paceline.server.wiring.database import embedded_url, steps_with_work
 
 
 def queue_encryption(settings: Settings) -> Encryption | None:
@@ -56,6 +56,7 @@ async def open_queue_store(settings: Settings) -> QueueStore:
         followers=queue_followers(settings),
         claim_bytes=settings.dispatch.claim_bytes,
         encryption=queue_encryption(settings),
+        steps=steps_with_work(),
     )
 
 

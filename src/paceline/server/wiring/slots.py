@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from paceline.server.metrics.slots import SlotMetrics
 
-from paceline.server.wiring.database import embedded_url, shared_database
+from paceline.server.wiring.database import embedded_url, shared_database, steps_with_work
 
 
 def slot_carriers(settings: Settings) -> Carriers:
@@ -38,7 +38,7 @@ async def slots_with_work(
     settings: Settings,
 ) -> AsyncIterator[Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]]:
     """A function that returns, of some slots, the events that have work in the queue, whatever its status."""
-    opened = await shared_database(settings)
+    opened = await shared_database(settings, *steps_with_work())
     carriers = slot_carriers(settings)
 
     async def started(slots: Sequence[AssignedSlot]) -> set[str]:
@@ -76,6 +76,7 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
         pool_size=settings.database_pool_size,
         timeout=settings.database_timeout_seconds,
         carriers=slot_carriers(settings),
+        steps=steps_with_work(),
     )
     async with (
         open_recorder(settings) as recorder,

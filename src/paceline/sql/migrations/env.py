@@ -10,7 +10,7 @@ from paceline.sql.schema import metadata
 
 options: dict[str, Any] = {
     "target_metadata": metadata,
-    "version_table": "paceline_schema_revision",
+    "version_table": context.config.attributes["version_table"],
     "transactional_ddl": True,
 }
 connection = context.config.attributes.get("connection")

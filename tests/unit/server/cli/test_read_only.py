@@ -79,7 +79,7 @@ def test_what_a_missing_database_cannot_hold_is_not_found(
 def test_the_schema_of_a_missing_database_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("migrate status") == 1
     out = capsys.readouterr().out
-    assert out.startswith("sqlite:///there.db is at nothing\nmissing: 0001_initial; run paceline migrate up")
+    assert out.startswith("sqlite:///there.db is at nothing\nmissing: 0001_initial, 0001_sms, 0001_payments; ")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -53,11 +53,14 @@ async def _query(settings: Settings, url: str, file: Path | None) -> list[Findin
 
 
 def _schema(info: DatabaseInfo) -> Finding:
-    if info.pending and info.revision is None:
+    if info.lagging:
+        return Finding("schema", False, f"lacks {', '.join(info.pending)}", "run paceline migrate up")
+    revisions = [revision for revision in info.revisions.values() if revision is not None]
+    if not revisions:
         return Finding("schema", True, "empty: the first service, worker or queue makes it")
     if info.pending:
-        return Finding("schema", False, f"lacks {', '.join(info.pending)}", "run paceline migrate up")
-    return Finding("schema", True, f"up to date at {info.revision}")
+        return Finding("schema", True, f"lacks {', '.join(info.pending)}: the next service or worker makes it")
+    return Finding("schema", True, f"up to date at {', '.join(revisions)}")
 
 
 def _pooler(settings: Settings, info: DatabaseInfo) -> list[Finding]:

@@ -38,20 +38,8 @@ TABLES = (
     "limit_state",
     "limit_hold",
     "limit_plan",
-    "notification_quota",
-    "notification_key",
-    "notification_message",
-    "notification_dead_letter",
-    "notification_optout",
-    "notification_inbound",
-    "notification_attempt",
-    "payment",
-    "payment_audit",
     "permit_gate",
     "downstream",
-    "feed",
-    "feed_chunk",
-    "feed_reject",
     "token",
     "session",
     "key",
@@ -67,8 +55,7 @@ def upgrade() -> None:
     _slots()
     _dispatch()
     _limits()
-    _notifications()
-    _payments()
+    _downstreams()
     _access()
     _rollups()
 
@@ -426,160 +413,7 @@ def _limits() -> None:
     )
 
 
-def _notifications() -> None:
-    op.create_table(
-        "paceline_notification_quota",
-        sa.Column("user_id", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("rate_limit", sa.Integer, nullable=False),
-        sa.Column("time_window", sa.Integer, nullable=False),
-        sa.Column("current_count", sa.Integer, nullable=False),
-        sa.Column("last_refresh_time", Instant, nullable=False),
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("algorithm", sa.String(32), nullable=False),
-        sa.Column("unit", sa.String(16), nullable=False),
-        sa.Column("state", sa.Text),
-        sa.Column("phone", sa.String(32)),
-        sa.Column("locale", sa.String(35)),
-        sa.Column("zone", sa.String(64)),
-        sa.PrimaryKeyConstraint("user_id", name="paceline_notification_quota_pk"),
-    )
-    op.create_table(
-        "paceline_notification_key",
-        sa.Column("message_id", sa.String(64), nullable=False),
-        sa.Column("created_at", Instant, nullable=False),
-        sa.Column("fingerprint", sa.String(64), nullable=False),
-        sa.PrimaryKeyConstraint("message_id", name="paceline_notification_key_pk"),
-    )
-    op.create_index("paceline_notification_key_created_at_ix", "paceline_notification_key", ["created_at"])
-    op.create_table(
-        "paceline_notification_message",
-        sa.Column("message_id", sa.String(64), nullable=False),
-        sa.Column("user_id", sa.Integer, nullable=False),
-        sa.Column("status", sa.String(16), nullable=False),
-        sa.Column("segments", sa.Integer, nullable=False),
-        sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column("owner", sa.String(64)),
-        sa.Column("claimed_until", Instant),
-        sa.Column("accepted_at", Instant, nullable=False),
-        sa.Column("expires_at", Instant),
-        sa.Column("send_at", Instant),
-        sa.Column("settled_at", Instant),
-        sa.Column("delivered_at", Instant),
-        sa.Column("provider", sa.String(64)),
-        sa.Column("provider_id", sa.String(128)),
-        sa.Column("reason", sa.String(255)),
-        sa.Column("price", sa.String(32)),
-        sa.Column("currency", sa.String(8)),
-        sa.Column("unknown_provider", sa.String(64)),
-        sa.Column("record", sa.Text),
-        sa.PrimaryKeyConstraint("message_id", name="paceline_notification_message_pk"),
-    )
-    op.create_index("paceline_notification_message_provider_id_ix", "paceline_notification_message", ["provider_id"])
-    op.create_index("paceline_notification_message_settled_at_ix", "paceline_notification_message", ["settled_at"])
-    op.create_index(
-        "paceline_notification_message_status_accepted_at_ix",
-        "paceline_notification_message",
-        ["status", "accepted_at"],
-    )
-    op.create_table(
-        "paceline_notification_dead_letter",
-        sa.Column("letter_id", sa.String(64), nullable=False),
-        sa.Column("message_id", sa.String(64)),
-        sa.Column("message_key", sa.String(128), nullable=False),
-        sa.Column("message_value", sa.Text, nullable=False),
-        sa.Column("sha256", sa.String(64), nullable=False),
-        sa.Column("whole", sa.Boolean, nullable=False),
-        sa.Column("reason", sa.String(255), nullable=False),
-        sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column("dead_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("letter_id", name="paceline_notification_dead_letter_pk"),
-    )
-    op.create_index(
-        "paceline_notification_dead_letter_dead_at_ix", "paceline_notification_dead_letter", ["dead_at", "letter_id"]
-    )
-    op.create_index(
-        "paceline_notification_dead_letter_message_id_ix", "paceline_notification_dead_letter", ["message_id"]
-    )
-    op.create_table(
-        "paceline_notification_optout",
-        sa.Column("phone", sa.String(32), nullable=False),
-        sa.Column("reason", sa.String(255), nullable=False),
-        sa.Column("created_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("phone", name="paceline_notification_optout_pk"),
-    )
-    op.create_table(
-        "paceline_notification_inbound",
-        sa.Column("inbound_id", sa.String(200), nullable=False),
-        sa.Column("phone", sa.String(32), nullable=False),
-        sa.Column("kind", sa.String(16), nullable=False),
-        sa.Column("received_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("inbound_id", name="paceline_notification_inbound_pk"),
-    )
-    op.create_index("paceline_notification_inbound_received_at_ix", "paceline_notification_inbound", ["received_at"])
-    op.create_table(
-        "paceline_notification_attempt",
-        sa.Column("event_id", sa.String(64), nullable=False),
-        sa.Column("user_id", sa.Integer, nullable=False),
-        sa.Column("outcome", sa.String(16), nullable=False),
-        sa.Column("minute", Instant, nullable=False),
-        sa.Column("attempted_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("event_id", name="paceline_notification_attempt_pk"),
-    )
-    op.create_index("paceline_notification_attempt_minute_ix", "paceline_notification_attempt", ["minute"])
-    op.create_index(
-        "paceline_notification_attempt_user_id_minute_ix", "paceline_notification_attempt", ["user_id", "minute"]
-    )
-
-
-def _payments() -> None:
-    op.create_table(
-        "paceline_payment",
-        sa.Column("payment_id", sa.String(128), nullable=False),
-        sa.Column("amount_minor", sa.BigInteger, nullable=False),
-        sa.Column("currency", sa.String(3), nullable=False),
-        sa.Column("payer_name", sa.String(140), nullable=False),
-        sa.Column("payer_iban", sa.String(34)),
-        sa.Column("payer_account", sa.String(34)),
-        sa.Column("payee_name", sa.String(140), nullable=False),
-        sa.Column("payee_iban", sa.String(34)),
-        sa.Column("payee_account", sa.String(34)),
-        sa.Column("execute_at", Instant, nullable=False),
-        sa.Column("config_name", sa.String(128)),
-        sa.Column("instruction", sa.Text),
-        sa.Column("fee_minor", sa.BigInteger, nullable=False),
-        sa.Column("value_date", sa.String(10), nullable=False),
-        sa.Column("fingerprint", sa.BigInteger, nullable=False),
-        sa.Column("payer_key", sa.BigInteger, nullable=False),
-        sa.Column("status", sa.String(16), nullable=False),
-        sa.Column("scheduled_at", Instant, nullable=False),
-        sa.Column("reference", sa.String(255)),
-        sa.Column("reason", sa.String(2000)),
-        sa.Column("created_at", Instant, nullable=False),
-        sa.Column("updated_at", Instant, nullable=False),
-        sa.Column("begun_at", Instant),
-        sa.Column("sent_at", Instant),
-        sa.Column("feed_id", sa.String(64)),
-        sa.Column("seal", sa.String(64), nullable=False),
-        sa.PrimaryKeyConstraint("payment_id", name="paceline_payment_pk"),
-    )
-    op.create_index("paceline_payment_feed_ix", "paceline_payment", ["feed_id", "payment_id"])
-    op.create_index("paceline_payment_fingerprint_ix", "paceline_payment", ["fingerprint"])
-    op.create_index("paceline_payment_payer_ix", "paceline_payment", ["payer_key", "value_date"])
-    op.create_table(
-        "paceline_payment_audit",
-        sa.Column("audit_id", IDENTITY, sa.Identity(), nullable=False),
-        sa.Column("payment_id", sa.String(128), nullable=False),
-        sa.Column("status_before", sa.String(16)),
-        sa.Column("status_after", sa.String(16), nullable=False),
-        sa.Column("detail", sa.String(2000)),
-        sa.Column("actor", sa.String(255)),
-        sa.Column("feed_id", sa.String(64)),
-        sa.Column("line", sa.Integer),
-        sa.Column("seal", sa.String(64), nullable=False),
-        sa.Column("created_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("audit_id", name="paceline_payment_audit_pk"),
-    )
-    op.create_index("paceline_payment_audit_payment_id_ix", "paceline_payment_audit", ["payment_id"])
+def _downstreams() -> None:
     op.create_table(
         "paceline_permit_gate",
         sa.Column("name", sa.String(64), nullable=False),
@@ -593,48 +427,6 @@ def _payments() -> None:
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("updated_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("name", name="paceline_downstream_pk"),
-    )
-    op.create_table(
-        "paceline_feed",
-        sa.Column("feed_id", sa.String(64), nullable=False),
-        sa.Column("format", sa.String(16), nullable=False),
-        sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("name", sa.String(255)),
-        sa.Column("config_name", sa.String(128)),
-        sa.Column("digest", sa.String(64)),
-        sa.Column("records", sa.Integer, nullable=False),
-        sa.Column("chunks", sa.Integer, nullable=False),
-        sa.Column("chunks_done", sa.Integer, nullable=False),
-        sa.Column("rejected", sa.Integer, nullable=False),
-        sa.Column("accepted", sa.Integer, nullable=False),
-        sa.Column("planned", sa.Text),
-        sa.Column("totals", sa.Text),
-        sa.Column("document", sa.Text),
-        sa.Column("reason", sa.String(2000)),
-        sa.Column("submitted_by", sa.String(255)),
-        sa.Column("released_by", sa.String(255)),
-        sa.Column("runner", sa.String(32)),
-        sa.Column("seen_at", Instant),
-        sa.Column("created_at", Instant, nullable=False),
-        sa.Column("updated_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("feed_id", name="paceline_feed_pk"),
-        sa.UniqueConstraint("digest", name="paceline_feed_digest_uq"),
-    )
-    op.create_table(
-        "paceline_feed_chunk",
-        sa.Column("feed_id", sa.String(64), nullable=False),
-        sa.Column("chunk", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("payload", sa.LargeBinary, nullable=False),
-        sa.PrimaryKeyConstraint("feed_id", "chunk", name="paceline_feed_chunk_pk"),
-    )
-    op.create_table(
-        "paceline_feed_reject",
-        sa.Column("feed_id", sa.String(64), nullable=False),
-        sa.Column("line", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("reason", sa.String(2000), nullable=False),
-        sa.Column("payment_id", sa.String(255)),
-        sa.Column("raw", sa.Text, nullable=False),
-        sa.PrimaryKeyConstraint("feed_id", "line", name="paceline_feed_reject_pk"),
     )
 
 

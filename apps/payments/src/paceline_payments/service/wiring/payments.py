@@ -33,6 +33,7 @@ from paceline_payments.operations import PaymentOperations, StopExecutions
 from paceline_payments.reconciliation.comparing import ReconciliationStore
 from paceline_payments.settings import PaymentSettings
 from paceline_payments.stores.feeds import SqlFeedStore
+from paceline_payments.stores.migrations import steps
 from paceline_payments.stores.reconciliation import SqlReconciliationStore
 from paceline_payments.stores.sql import SqlPaymentStore
 
@@ -346,7 +347,7 @@ def payment_domain(execution: PaymentExecution) -> Domain:
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
-    shared = await shared_database(settings)
+    shared = await shared_database(settings, steps)
     stack.push_async_callback(shared.close)
     return shared
 

@@ -35,6 +35,7 @@ from paceline_sms.reconciliation import LogProgress, Sweep
 from paceline_sms.relay import Relay
 from paceline_sms.service.wiring.sms_providers import open_providers
 from paceline_sms.settings import SmsSettings
+from paceline_sms.stores.migrations import steps
 from paceline_sms.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 from paceline_sms.topics import held_topic, parked_topic
 
@@ -129,7 +130,7 @@ async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: Colle
 async def prune_notifications(settings: Settings, before: datetime) -> dict[str, int]:
     """Deletes attempts, delivered and received message ids, and idempotency keys from before a time; of all but the
     first only expired ones."""
-    shared = await shared_database(settings)
+    shared = await shared_database(settings, steps)
     before_ms = to_ms(before)
     try:
         return {
@@ -148,7 +149,7 @@ async def _gateway_stores(
 ) -> AsyncIterator[tuple[Database, MessageLog, SqlOutbox]]:
     """The database, the message log, and the outbox, which is the log without Kafka."""
     sms = settings.section(SmsSettings)
-    shared = await shared_database(settings)
+    shared = await shared_database(settings, steps)
     lease = timedelta(seconds=sms.lease_seconds)
     outbox = SqlOutbox(shared, poll_seconds=OUTBOX_POLL_SECONDS, reader_lease=lease)
     log: MessageLog = outbox
