@@ -25,6 +25,7 @@ TABLES = (
     "lanes",
     "row_versions",
     "sqlite",
+    "downstream",
     "payments",
     "sms",
     "envoy",

@@ -33,6 +33,7 @@ ORDER = (
     "lanes",
     "row_versions",
     "sqlite",
+    "downstream",
     "payments",
     "sms",
     "envoy",

@@ -19,6 +19,8 @@ from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
 _numbers = count()
 MOST = {2: 1.6, 8: 3.0}
 """What so many configs may cost, as a multiple of one."""
+SETS = 300
+"""Different sets of configs at once."""
 
 
 def policy(index: int) -> WindowPolicy:
@@ -33,6 +35,7 @@ def several_configs(table: Table, url: str, quick: bool) -> None:
     _compare(table, "64 callers", lambda configs: _calls(url, configs, 64, 8000 // share), quick)
     bulk_events = 10_000 if quick else 100_000
     _compare(table, "bulk", lambda configs: _bulk(url, configs, bulk_events), quick)
+    many_sets(table, url, quick)
     growth(table, url, quick)
 
 
@@ -45,6 +48,41 @@ def _compare(table: Table, kind: str, rate: Callable[[int], float], quick: bool)
         ratio = result.ratio("1", str(configs))
         table.add(Row(f"{configs} configs, {kind}", shown, "one config", ratio, Target(most=most)))
     table.note(summary(f"configs, {kind}", result))
+
+
+def many_sets(table: Table, url: str, quick: bool) -> None:
+    """200 callers who book under a bank and 300 merchants, beside callers who all book under the same two configs."""
+    events = 1500 if quick else 6000
+    result = race({str(sets): partial(_sets, url, sets, events) for sets in (SETS, 1)}, repeats=2 if quick else 5)
+    shown = per_second(result.spread(str(SETS)).median)
+    ratio = result.ratio(str(SETS), "1")
+    table.add(Row(f"bank and one of {SETS} merchants, 200 callers", shown, "one merchant", ratio, Target(least=0.5)))
+    table.note(summary("sets of configs", result))
+
+
+def _sets(url: str, sets: int, events: int) -> float:
+    async def run() -> float:
+        async with SlotScheduler.open(url) as slots:
+            number, at = next(_numbers), _instant()
+            await slots.configure(f"bank-{number}", policy(0))
+            await slots.configure(f"merchant-{number}-*", policy(0))
+            names = [(f"bank-{number}", f"merchant-{number}-{index}") for index in range(sets)]
+
+            async def book(prefix: str, total: int) -> None:
+                numbers = iter(range(total))
+
+                async def caller() -> None:
+                    for nth in numbers:
+                        await slots.assign(f"{prefix}-{number}-{nth}", names[nth % sets], at)
+
+                await asyncio.gather(*(caller() for _ in range(200)))
+
+            await book("warm", SETS)
+            started = time.perf_counter()
+            await book("sets", events)
+            return events / (time.perf_counter() - started)
+
+    return asyncio.run(run())
 
 
 def _instant() -> datetime:

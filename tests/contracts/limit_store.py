@@ -69,11 +69,19 @@ rates = st.sampled_from(
     [Fraction(1), Fraction(2, 3), Fraction(37, 10), Fraction(1000), Fraction(10**6), Fraction(1, 86400), Fraction(3, 7)]
 )
 ZONES = ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/Sao_Paulo"]
+
+
+def coarse_log(limit: int, window: timedelta, entries: int) -> SlidingLog:
+    """A log that remembers so many entries at most."""
+    return SlidingLog(limit, window, max(window // entries, timedelta(microseconds=1)))
+
+
 specs: st.SearchStrategy[Spec] = st.one_of(
     st.builds(TokenBucket, limits, rates),
     st.builds(FixedWindow, limits, windows),
     st.builds(SlidingWindow, limits, windows),
     st.builds(SlidingLog, limits, windows),
+    st.builds(coarse_log, limits, windows, st.integers(1, 20)),
     st.builds(Gcra, st.sampled_from(["1/second", "10/second", "3/7s", "1000000/second", "7/minute"]), limits),
     st.builds(Concurrency, limits, windows),
     st.builds(Concurrency, limits, windows),

@@ -1,6 +1,6 @@
 """A worker whose tasks tell a recorder when they begin. Run by the tests:
 
-    python -m tests.faults.places_process URL RECORDER-PORT CONCURRENCY THREADS
+    python -m tests.faults.places_process RECORDER-PORT CONCURRENCY THREADS URL [TEMPORAL NAMESPACE]
 
 It prints a line when it works, and stops on SIGTERM.
 """
@@ -16,7 +16,10 @@ import time
 from pathlib import Path
 
 from paceline import Tasks
+from paceline.dispatch.worker.dispatching import ThreadsExhausted
+from paceline.server.worker import end_process
 from tests.faults.recorder import report
+from tests.faults.task_sites import temporal_of
 
 RATE = 10
 HEALED = os.environ.get("HEALED") or "none"
@@ -62,14 +65,19 @@ def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks
     return tasks
 
 
-async def main(url: str, port: int, concurrency: int, threads: int) -> None:
+async def main(port: int, concurrency: int, threads: int, url: str, *temporal: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with shop(url, port, concurrency, threads) as tasks, tasks.running():
+    async with shop(url, port, concurrency, threads) as tasks, tasks.running(temporal=temporal_of(temporal)):
         print("works", flush=True)  # noqa: T201
         await stop.wait()
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR)
-    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))
+    try:
+        port, concurrency, threads = map(int, sys.argv[1:4])
+        asyncio.run(main(port, concurrency, threads, *sys.argv[4:]))
+    except ThreadsExhausted:
+        end_process(1)
+    end_process()

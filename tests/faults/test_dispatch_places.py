@@ -18,17 +18,25 @@ import pytest
 from paceline import DispatchQueue
 from paceline.dispatch.status import Status
 from paceline.testing import eventually
+from tests import temporal_namespaces
 from tests.faults.places_process import RATE, shop
 from tests.faults.recorder import Recorder, recording
+from tests.faults.task_sites import SITES, Site
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'work.db'}"
-    return str(request.getfixturevalue("postgres_url"))
+        yield Site(f"sqlite:///{tmp_path / 'work.db'}")
+        return
+    url = str(request.getfixturevalue("postgres_url"))
+    if request.param == "postgresql":
+        yield Site(url)
+        return
+    with temporal_namespaces.lent(request.getfixturevalue("temporal_address")) as namespace:
+        yield Site(url, namespace)
 
 
 @pytest.fixture
@@ -39,11 +47,11 @@ def recorder() -> Iterator[Recorder]:
 
 @contextmanager
 def worker(
-    url: str, recorder: Recorder, *, concurrency: int = 100, healed: str = ""
+    site: Site, recorder: Recorder, *, concurrency: int = 100, healed: str = ""
 ) -> Iterator[subprocess.Popen[str]]:
     """A worker process that works."""
     environment = os.environ | {"HEALED": healed}
-    words = ["-m", "tests.faults.places_process", url, str(recorder.port), str(concurrency), "2"]
+    words = ["-m", "tests.faults.places_process", str(recorder.port), str(concurrency), "2", *site.words]
     process = subprocess.Popen(
         [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
@@ -57,8 +65,8 @@ def worker(
         sys.stderr.write(said)
 
 
-async def enqueue(url: str, item_type: str, arguments: list[float]) -> None:
-    async with shop(url, 0) as tasks:
+async def enqueue(site: Site, item_type: str, arguments: list[float]) -> None:
+    async with shop(site.url, 0) as tasks:
         await tasks.define()
         queue = await tasks.queue()
         name = "seconds" if item_type in ("BUSY", "BLOCK") else "number"
@@ -69,12 +77,12 @@ async def completed(queue: DispatchQueue, item_type: str, count: int) -> bool:
     return (await queue.stats(item_type)).depth.get(Status.COMPLETED, 0) == count
 
 
-async def test_no_second_sees_more_than_the_rate_begin_though_threads_were_busy(url: str, recorder: Recorder) -> None:
-    await enqueue(url, "BUSY", [3.0, 3.0])
-    async with DispatchQueue.open(url) as queue:
-        with worker(url, recorder):
+async def test_no_second_sees_more_than_the_rate_begin_though_threads_were_busy(site: Site, recorder: Recorder) -> None:
+    await enqueue(site, "BUSY", [3.0, 3.0])
+    async with DispatchQueue.open(site.url) as queue:
+        with worker(site, recorder):
             await eventually(lambda: recorder.count() == 2)
-            await enqueue(url, "RATED", [float(n) for n in range(50)])
+            await enqueue(site, "RATED", [float(n) for n in range(50)])
             await eventually(lambda: completed(queue, "RATED", 50), within=60)
     starts = [at for at, line in recorder.lines() if line.startswith("RATED")]
     assert len(starts) == 50
@@ -83,10 +91,12 @@ async def test_no_second_sees_more_than_the_rate_begin_though_threads_were_busy(
     assert most <= RATE
 
 
-async def test_one_second_after_a_pause_was_acknowledged_no_plain_function_begins(url: str, recorder: Recorder) -> None:
-    await enqueue(url, "BUSY", [1.0] * 60)
-    async with DispatchQueue.open(url) as queue:
-        with worker(url, recorder):
+async def test_one_second_after_a_pause_was_acknowledged_no_plain_function_begins(
+    site: Site, recorder: Recorder
+) -> None:
+    await enqueue(site, "BUSY", [1.0] * 60)
+    async with DispatchQueue.open(site.url) as queue:
+        with worker(site, recorder):
             await eventually(lambda: recorder.count() >= 4)
             await queue.pause("BUSY")
             paused_at = time.monotonic()
@@ -100,18 +110,19 @@ async def test_one_second_after_a_pause_was_acknowledged_no_plain_function_begin
     assert late == []
 
 
-async def test_what_a_killed_worker_never_began_goes_back_uncounted(url: str, recorder: Recorder) -> None:
-    await enqueue(url, "LONG", [float(n) for n in range(100)])
-    async with DispatchQueue.open(url) as queue:
+async def test_what_a_killed_worker_never_began_goes_back_uncounted(site: Site, recorder: Recorder) -> None:
+    await enqueue(site, "LONG", [float(n) for n in range(100)])
+    async with DispatchQueue.open(site.url) as queue:
         await queue.configure("LONG", stale_claim_threshold_mins=0.02)
-        with worker(url, recorder, concurrency=3) as killed:
+        with worker(site, recorder, concurrency=3) as killed:
             await eventually(lambda: recorder.count() == 3)
             killed.kill()
         await queue.configure("LONG", concurrency=4)
-        with worker(url, recorder) as second:
+        with worker(site, recorder) as second:
 
             async def recovered() -> bool:
-                return Status.DEAD_LETTER in (await queue.stats("LONG")).depth and recorder.count() >= 7
+                dead = (await queue.stats("LONG")).depth.get(Status.DEAD_LETTER, 0)
+                return dead == 3 and recorder.count() >= 7
 
             await eventually(recovered, within=60)
             second.kill()
@@ -125,13 +136,14 @@ async def test_what_a_killed_worker_never_began_goes_back_uncounted(url: str, re
     assert {item.retry_count for item in items if item not in dead} == {0}
 
 
+@pytest.mark.parametrize("site", SITES[:2], indirect=True)
 async def test_a_blocked_event_loop_is_named_and_its_item_runs_once(
-    url: str, recorder: Recorder, capsys: pytest.CaptureFixture[str]
+    site: Site, recorder: Recorder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await enqueue(url, "BLOCK", [6.0])
-    async with DispatchQueue.open(url) as queue:
+    await enqueue(site, "BLOCK", [6.0])
+    async with DispatchQueue.open(site.url) as queue:
         await queue.configure("BLOCK", stale_claim_threshold_mins=0.02)
-        with worker(url, recorder), worker(url, recorder):
+        with worker(site, recorder), worker(site, recorder):
             await eventually(lambda: completed(queue, "BLOCK", 1), within=60)
     assert len(recorder.arrivals()) == 1
     assert "blocked for" in (said := capsys.readouterr().err)
@@ -139,32 +151,32 @@ async def test_a_blocked_event_loop_is_named_and_its_item_runs_once(
 
 
 async def test_a_worker_whose_threads_are_all_held_hands_back_says_so_and_ends(
-    url: str, recorder: Recorder, tmp_path: Path
+    site: Site, recorder: Recorder, tmp_path: Path
 ) -> None:
     healed = tmp_path / "healed"
-    await enqueue(url, "HANG", [float(n) for n in range(6)])
-    async with DispatchQueue.open(url) as queue:
+    await enqueue(site, "HANG", [float(n) for n in range(6)])
+    async with DispatchQueue.open(site.url) as queue:
         await queue.configure("HANG", retry_backoff_secs=0)
-        with worker(url, recorder, healed=str(healed)) as hung:
+        with worker(site, recorder, healed=str(healed)) as hung:
             assert await asyncio.to_thread(hung.wait, 60) != 0
             assert hung.stderr is not None
             assert "2 threads are held by functions of HANG" in hung.stderr.read()
         assert recorder.count() == 2
         assert Status.READY in (await queue.stats("HANG")).depth
         healed.touch()
-        with worker(url, recorder, healed=str(healed)):
+        with worker(site, recorder, healed=str(healed)):
             await eventually(lambda: completed(queue, "HANG", 6), within=60)
 
 
-async def test_workers_share_what_one_of_them_could_not_run_at_once(url: str, recorder: Recorder) -> None:
-    async with DispatchQueue.open(url) as queue:
+async def test_workers_share_what_one_of_them_could_not_run_at_once(site: Site, recorder: Recorder) -> None:
+    async with DispatchQueue.open(site.url) as queue:
         with (
-            worker(url, recorder, concurrency=3),
-            worker(url, recorder, concurrency=3),
-            worker(url, recorder, concurrency=3),
-            worker(url, recorder, concurrency=3),
+            worker(site, recorder, concurrency=3),
+            worker(site, recorder, concurrency=3),
+            worker(site, recorder, concurrency=3),
+            worker(site, recorder, concurrency=3),
         ):
-            await enqueue(url, "SECOND", [float(n) for n in range(120)])
+            await enqueue(site, "SECOND", [float(n) for n in range(120)])
             await eventually(lambda: completed(queue, "SECOND", 120), within=90)
     lines = recorder.lines()
     shares = Counter(line for _, line in lines)

@@ -1,4 +1,5 @@
-"""Workers that die or end while a task runs: what was sent, as a recorder outside sees it."""
+"""Workers that die or end while a task runs, in-process and on Temporal: what was sent, as a recorder outside sees
+it."""
 
 from __future__ import annotations
 
@@ -14,24 +15,32 @@ from paceline import DispatchQueue
 from paceline.dispatch.model import ItemDetail
 from paceline.dispatch.status import Status
 from paceline.testing import eventually
+from tests import temporal_namespaces
 from tests.faults.recorder import Recorder, recording
+from tests.faults.task_sites import SITES, Site
 from tests.faults.unknown_process import payments
 
 ROOT = Path(__file__).parents[2]
 Stop = Callable[[subprocess.Popen[str]], None]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'work.db'}"
-    return str(request.getfixturevalue("postgres_url"))
+        yield Site(f"sqlite:///{tmp_path / 'work.db'}")
+        return
+    url = str(request.getfixturevalue("postgres_url"))
+    if request.param == "postgresql":
+        yield Site(url)
+        return
+    with temporal_namespaces.lent(request.getfixturevalue("temporal_address")) as namespace:
+        yield Site(url, namespace)
 
 
 @contextmanager
-def worker(url: str, recorder: Recorder) -> Iterator[subprocess.Popen[str]]:
+def worker(site: Site, recorder: Recorder) -> Iterator[subprocess.Popen[str]]:
     """A worker process that works."""
-    command = [sys.executable, "-m", "tests.faults.unknown_process", url, str(recorder.port)]
+    command = [sys.executable, "-m", "tests.faults.unknown_process", str(recorder.port), *site.words]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -43,14 +52,14 @@ def worker(url: str, recorder: Recorder) -> Iterator[subprocess.Popen[str]]:
         sys.stderr.write(said)
 
 
-async def sent(url: str, recorder: Recorder, item_type: str, number: int, stop: Stop) -> None:
+async def sent(site: Site, recorder: Recorder, item_type: str, number: int, stop: Stop) -> None:
     """A worker sends a payment, and dies or ends before it is answered."""
-    async with payments(url, 0) as tasks:
+    async with payments(site.url, 0) as tasks:
         await tasks.define()
         queue = await tasks.queue()
         await queue.configure(item_type, stale_claim_threshold_mins=0.02, retry_backoff_secs=0)
         await queue.enqueue(item_type, "inv-1", context={"number": number})
-    with worker(url, recorder) as process:
+    with worker(site, recorder) as process:
         await eventually(lambda: recorder.count() == 1, within=30)
         stop(process)
 
@@ -68,11 +77,11 @@ def calls(recorder: Recorder) -> list[str]:
 
 
 @pytest.mark.parametrize("stop", [subprocess.Popen.kill, subprocess.Popen.terminate], ids=["killed", "ended"])
-async def test_a_held_payment_is_sent_once_and_stays_unknown_until_somebody_resolves_it(url: str, stop: Stop) -> None:
+async def test_a_held_payment_is_sent_once_and_stays_unknown_until_somebody_resolves_it(site: Site, stop: Stop) -> None:
     with recording(0) as recorder:
-        await sent(url, recorder, "HELD", 7, stop)
-        async with DispatchQueue.open(url) as queue:
-            with worker(url, recorder):
+        await sent(site, recorder, "HELD", 7, stop)
+        async with DispatchQueue.open(site.url) as queue:
+            with worker(site, recorder):
                 detail = await becomes(queue, "HELD", Status.UNKNOWN)
                 assert detail.item.unknown_since == detail.item.begun_at
                 assert [attempt.outcome for attempt in detail.attempts] == ["unknown"]
@@ -84,27 +93,39 @@ async def test_a_held_payment_is_sent_once_and_stays_unknown_until_somebody_reso
         assert calls(recorder) == ["HELD 7", "RETRIED 0"]
 
 
-async def test_a_payment_that_the_inquiry_finds_done_is_not_sent_again(url: str) -> None:
+async def test_a_payment_that_the_inquiry_finds_done_is_not_sent_again(site: Site) -> None:
     with recording(0) as recorder:
-        await sent(url, recorder, "INQUIRED", 7, subprocess.Popen.kill)
-        async with DispatchQueue.open(url) as queue:
-            with worker(url, recorder):
+        await sent(site, recorder, "INQUIRED", 7, subprocess.Popen.kill)
+        async with DispatchQueue.open(site.url) as queue:
+            with worker(site, recorder):
                 detail = await becomes(queue, "INQUIRED", Status.COMPLETED)
         assert (detail.result, detail.item.unknown_since) == ("found 7", None)
         assert calls(recorder) == ["INQUIRED 7", "ASKED inv-1 7"]
 
 
-async def test_a_payment_that_was_never_seen_is_sent_again_after_the_inquiry(url: str) -> None:
+async def test_a_payment_that_was_never_seen_is_sent_again_after_the_inquiry(site: Site) -> None:
     with recording(0) as recorder:
-        await sent(url, recorder, "INQUIRED", 0, subprocess.Popen.kill)
-        with worker(url, recorder):
+        await sent(site, recorder, "INQUIRED", 0, subprocess.Popen.kill)
+        with worker(site, recorder):
             await eventually(lambda: recorder.count() == 3, within=60)
         assert calls(recorder) == ["INQUIRED 0", "ASKED inv-1 0", "INQUIRED 0"]
 
 
-async def test_by_default_it_is_sent_again(url: str) -> None:
+async def test_what_a_worker_began_after_an_inquiry_is_inquired_again(site: Site) -> None:
     with recording(0) as recorder:
-        await sent(url, recorder, "RETRIED", 7, subprocess.Popen.kill)
-        with worker(url, recorder):
+        await sent(site, recorder, "INQUIRED", 0, subprocess.Popen.kill)
+        with worker(site, recorder) as second:
+            await eventually(lambda: recorder.count() == 3, within=60)
+            second.terminate()
+            second.wait(60)
+        with worker(site, recorder):
+            await eventually(lambda: recorder.count() == 5, within=60)
+        assert calls(recorder) == ["INQUIRED 0", *["ASKED inv-1 0", "INQUIRED 0"] * 2]
+
+
+async def test_by_default_it_is_sent_again(site: Site) -> None:
+    with recording(0) as recorder:
+        await sent(site, recorder, "RETRIED", 7, subprocess.Popen.kill)
+        with worker(site, recorder):
             await eventually(lambda: recorder.count() == 2, within=60)
         assert calls(recorder) == ["RETRIED 7", "RETRIED 7"]

@@ -108,7 +108,7 @@ async def survived(
                 assert (report.started, report.failed, report.dead_lettered, report.recovered) == (0, 0, 0, 0)
                 assert report.released == report.claimed
                 assert report.slow_down == (report.claimed > 0)
-            await queue.store.wait(ITEM_TYPE, 1)
+            await queue.store.wait([ITEM_TYPE], 1)
         assert await stand(queue, Status.READY, DURING)
         await asyncio.to_thread(start)
         everything = [*HELD, *BEFORE, *DURING]

@@ -1,6 +1,6 @@
 """A worker whose payments tell a recorder that they were sent, and then wait for ever. Run by the tests:
 
-    python -m tests.faults.unknown_process URL RECORDER-PORT
+    python -m tests.faults.unknown_process RECORDER-PORT URL [TEMPORAL NAMESPACE]
 
 It prints a line when it works, and stops on SIGTERM.
 """
@@ -13,7 +13,9 @@ import signal
 import sys
 
 from paceline import Done, NeverSeen, Tasks
+from paceline.server.worker import end_process
 from tests.faults.recorder import report
+from tests.faults.task_sites import temporal_of
 
 
 def payments(url: str, port: int) -> Tasks:
@@ -43,14 +45,15 @@ def payments(url: str, port: int) -> Tasks:
     return tasks
 
 
-async def main(url: str, port: int) -> None:
+async def main(port: int, url: str, *temporal: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with payments(url, port) as tasks, tasks.running():
+    async with payments(url, port) as tasks, tasks.running(temporal=temporal_of(temporal)):
         print("works", flush=True)  # noqa: T201
         await stop.wait()
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR)
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), *sys.argv[2:]))
+    end_process()

@@ -19,10 +19,8 @@ from paceline.sql.listening import Listening
 
 PER_MINUTE = {
     "sql.outbox_looks.lease_and_read": 24,  # all topics at once, by a third of the lease of ten seconds
-    "dispatch.stores.admin_queries.config": 30,  # a cycle of payments every two seconds
+    "dispatch.stores.admin_queries.outlooks": 30,  # a look at all item types every two seconds
     "sql.schema.now": 12,  # whether the database takes writes, and the clock of the numbers
-    "dispatch.stores.sqlite.claim": 30,
-    "dispatch.stores.postgres_claims.claim": 30,
 }
 """How often an idle process may run these on the database."""
 OTHERS = 6

@@ -11,7 +11,7 @@ import pytest
 
 from paceline import AsyncLimiter, DispatchQueue, Plan, TokenBucket
 from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
-from paceline.slots.packing import Booking
+from paceline.slots.booking.packing import Booking
 from paceline.sql.engine import Database
 from paceline.sql.pipeline import BEGIN, COMMIT, Raw, Statement, execute_pipeline, run_async, whole_of
 from paceline.sql.pooler import check_pooler

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy.dialects import postgresql
 
 from paceline.dispatch.changes import Cancellation
 from paceline.dispatch.config import DispatchConfig
@@ -18,7 +19,7 @@ from paceline.dispatch.model import Claim, EnqueueRequest
 from paceline.dispatch.ports import STARTED, QueueStore
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.status import Status
-from paceline.dispatch.stores import postgres, postgres_claims, queue_store
+from paceline.dispatch.stores import admin_queries, postgres, postgres_claims, queue_store
 from paceline.dispatch.stores.rows import ClaimRequest
 from paceline.dispatch.stores.sql import SqlQueueStore
 from paceline.errors import NotFound, StoreError, StoreUnavailable
@@ -106,7 +107,8 @@ async def test_a_claim_skips_what_another_holds(store: QueueStore, postgres_url:
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        claimed_here = await connection.run_sync(postgres_claims.claim, ClaimRequest("PAY", 2, NOW), T)
+        call = postgres_claims.ClaimCall(ClaimRequest("PAY", 2, NOW), T, None, "BATCH-1")
+        (claimed_here,) = await connection.run_sync(postgres_claims.claim, [call])
         assert [item.claim.item_id for item in claimed_here.batch.items] == ["a", "b"]
         rest = await asyncio.wait_for(store.claim("PAY", 10, NOW, now=T), 20)
         assert [item.claim.item_id for item in rest.items] == ["c", "d"]
@@ -117,7 +119,7 @@ async def test_a_claim_skips_what_another_holds(store: QueueStore, postgres_url:
 
 async def test_a_hint_reaches_another_process_store(store: QueueStore, postgres_url: str) -> None:
     other = await queue_store(postgres_url)
-    waiter = asyncio.create_task(other.wait("PAY", 60))
+    waiter = asyncio.create_task(other.wait(["PAY"], 60))
     number = 0
     while not waiter.done() and number < 200:
         number += 1
@@ -128,7 +130,7 @@ async def test_a_hint_reaches_another_process_store(store: QueueStore, postgres_
 
 
 async def test_the_listener_comes_back_after_its_connection_was_cut(store: QueueStore, postgres_url: str) -> None:
-    await store.wait("PAY", 0.01)
+    await store.wait(["PAY"], 0.01)
 
     async def listeners() -> list[int]:
         async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
@@ -204,6 +206,28 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
     scans = [line for line in plan.splitlines() if "paceline_dispatch_queue_turn_ix" in line]
     read = [float(rows) for line in scans for rows in re.findall(r"actual.* rows=([\d.]+)", line)]
     assert max(read) == 20, scans
+
+
+async def test_a_look_reads_the_first_row_of_each_types_indexes(store: QueueStore, postgres_url: str) -> None:
+    """However much is queued, in flight or done: an idle worker looks all the time."""
+    statement = str(admin_queries._outlooks("postgresql", True).compile(dialect=postgresql.dialect()))
+    statement = statement.replace("(__[POSTCOMPILE_item_types])", "('PAY')")
+    assert "POSTCOMPILE" not in statement
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for status in ("READY", "CLAIMED", "UNKNOWN", "COMPLETED"):
+            connection.execute(
+                f"""INSERT INTO paceline_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
+                        seen_at, slotted, claim_epoch, retry_count, created_at, updated_at)
+                    SELECT 'PAY', '{status}' || n, '{status}', now(), now() + n * interval '1 second', now(), false,
+                        0, 0, now(), now() FROM generate_series(1, 20000) AS n"""
+            )
+        connection.execute("ANALYZE paceline_dispatch_queue")
+        rows = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS) {statement}").fetchall()
+    scans = [row[0] for row in rows if "on paceline_dispatch_queue" in row[0]]
+    assert len(scans) == 3
+    for index in ("due", "flight", "unknown"):
+        assert any(f"using paceline_dispatch_queue_{index}_ix" in scan for scan in scans), scans
+    assert all(re.search(r"actual.* rows=1(\.00)? ", scan) for scan in scans), scans
 
 
 async def test_unusable_settings_are_reported_and_break_nothing_else(store: QueueStore, postgres_url: str) -> None:

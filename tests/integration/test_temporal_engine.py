@@ -153,7 +153,7 @@ async def test_a_run_timeout_counts_from_the_end_of_the_start_delay(temporal_add
             known = await states(engine, quick.claim, stuck.claim)
             return None if Execution.RUNNING in known else known
 
-        assert await eventually(ended) == [Execution.COMPLETED, Execution.FAILED]
+        assert await eventually(ended) == [Execution.COMPLETED, Execution.LOST]
     (state,) = await engine.describe([stuck.claim])
     assert "timed out" in state.detail
 
@@ -179,14 +179,14 @@ async def test_what_has_succeeded_is_not_started_again_and_is_reported_at_once(
     assert row[0].status is Status.COMPLETED
 
 
-async def test_a_terminated_execution_has_failed_and_may_be_started_again(
+async def test_a_terminated_execution_is_lost_and_may_be_started_again(
     temporal_address: str, engine: TemporalEngine, starts: Starts
 ) -> None:
     request = starts.request()
     await engine.start([request])
     await (await connect(temporal_address)).get_workflow_handle(request.execution_id).terminate("by an operator")
     (state,) = await engine.describe([request.claim])
-    assert state.execution is Execution.FAILED
+    assert state.execution is Execution.LOST
     assert "terminated" in state.detail.lower()
     later = starts.request(epoch=2)
     assert await states(engine, later.claim) == [Execution.NOT_FOUND], "nothing was started under the later claim"

@@ -14,10 +14,10 @@ import pytest
 
 from paceline.durations import EPOCH
 from paceline.errors import Conflict
+from paceline.slots.booking.packer import Full, Packer, Side
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from paceline.slots.packing import Full, Packer
 from paceline.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier
 from paceline.slots.replan_parts import whole_windows
 from paceline.slots.replan_places import admitted, place, rejoined_runs
@@ -107,7 +107,8 @@ def steps(world: World, *, checks: bool = True) -> Iterator[tuple[str, World]]:
 def _book(world: World, event: str, slots: dict[str, int]) -> Iterator[tuple[str, World]]:
     config = _config(world)
     occupancy = Occupancy(_policy(world), config)
-    found = Packer(_policy(world), occupancy, NOW, lambda: 0.5).place(EVENTS[event])
+    side = Side(PolicyVersion("bank", 1, _policy(world), EPOCH), occupancy)
+    found = Packer([side], NOW, lambda: 0.5).place(EVENTS[event])
     assert not isinstance(found, Full)
     config.write(occupancy)
     booked = _stored(world, config, slots | {event: found.scheduled_ms})

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,6 +32,7 @@ from paceline.dispatch.model import (
     Item,
     ItemMove,
     ItemReport,
+    Outlook,
     Progress,
     PruneResult,
     QueueStats,
@@ -81,6 +82,20 @@ class MemoryQueueStore:
 
     async def config(self, item_type: str) -> DispatchConfig | None:
         return self._configs.get(item_type)
+
+    async def outlooks(
+        self, item_types: Sequence[str], *, finds_due: bool = True, now: datetime | None = None
+    ) -> list[Outlook]:
+        configs = [await self.config(item_type) for item_type in item_types]
+        found = [self._outlook(config, self._now(now)) for config in configs if config is not None]
+        return found if finds_due else [outlook._replace(next_due=outlook.moment) for outlook in found]
+
+    def _outlook(self, config: DispatchConfig, now: datetime) -> Outlook:
+        items = [item for item in self._items.values() if item.item_type == config.item_type]
+        next_due = min((item.due_at for item in items if item.status is Status.READY), default=None)
+        silent = min((item.seen_at or EPOCH for item in items if item.status in IN_FLIGHT), default=None)
+        held = min((item.due_at for item in items if item.status is Status.UNKNOWN), default=None)
+        return Outlook(config, now, next_due, silent, held)
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
@@ -320,13 +335,21 @@ class MemoryQueueStore:
                 self._progress[claim.item_type, claim.item_id] = claim.epoch, one
         return done
 
-    async def wait(self, item_type: str, timeout: float) -> None:
-        bell = self._bells[item_type]
-        try:
-            await asyncio.wait_for(bell.wait(), timeout)
-        except TimeoutError:
-            return
-        bell.clear()
+    async def wait(self, item_types: Collection[str], timeout: float) -> list[str]:
+        bells = {item_type: self._bells[item_type] for item_type in item_types}
+        if not any(bell.is_set() for bell in bells.values()):
+            rings = [asyncio.ensure_future(bell.wait()) for bell in bells.values()]
+            try:
+                await asyncio.wait(
+                    [asyncio.ensure_future(asyncio.sleep(timeout)), *rings], return_when="FIRST_COMPLETED"
+                )
+            finally:
+                for ring in rings:
+                    ring.cancel()
+        rung = [item_type for item_type, bell in bells.items() if bell.is_set()]
+        for item_type in rung:
+            bells[item_type].clear()
+        return rung
 
     def beside(self) -> None:
         """It is in this process's memory."""

@@ -13,13 +13,12 @@ from typing import TypeVar
 from paceline.clock import Clock, SystemClock
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, SlotOwned
-from paceline.slots.group_packing import GroupPacker, event_ids_of, names_of
+from paceline.slots.booking.packer import Side
+from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of
 from paceline.slots.impact import WindowGroup, windows_ahead
-from paceline.slots.joint import JointSide
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from paceline.slots.packing import Booking
 from paceline.slots.ports import LockHolder, PruneResult
 from paceline.slots.templates import best_template, is_template
 from paceline.slots.windows import align
@@ -177,9 +176,7 @@ class MemorySlotStore:
                 except InvalidInput as error:
                     refused[name] = error
         configs = {name: self._configs[name] for name in names_of(groups) if name in self._configs}
-        sides = {
-            name: JointSide(config.active, Occupancy(config.active.policy, config)) for name, config in configs.items()
-        }
+        sides = {name: Side(config.active, Occupancy(config.active.policy, config)) for name, config in configs.items()}
         packer = GroupPacker(sides, refused, now_ms, self._uniform)
         outcomes = packer.book(groups, existing)
         for name, side in sides.items():
@@ -274,12 +271,12 @@ class MemorySlotStore:
             raise NotFound("config", name)
         return look(config.active, Occupancy(config.active.policy, config), self._now(None))
 
-    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[Side], int], T]) -> T:
         for name in names:
             if name not in self._configs:
                 raise NotFound("config", name)
         configs = [self._configs[name] for name in names]
-        sides = [JointSide(config.active, Occupancy(config.active.policy, config)) for config in configs]
+        sides = [Side(config.active, Occupancy(config.active.policy, config)) for config in configs]
         return look(sides, self._now(None))
 
     async def survey_followers(

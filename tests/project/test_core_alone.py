@@ -19,7 +19,7 @@ from paceline.server.cli.commands import ABOUT
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 NEED_MORE = re.compile(
-    r"paceline\.(integrations\.\w+|limits\.stores\.(sql|sql_plans|tables)|testing\.(plugin|availability|servers\..+)"
+    r"paceline\.(integrations\.\w+|limits\.stores\.(sql|sql_plans|postgres_limits|tables)|testing\.(plugin|availability|servers\..+)"
     r"|downstream\.stores\.(sql_permits|sql_states|postgres_permits|tables))"
 )
 """Modules that can't be imported without a framework, a database or pytest."""

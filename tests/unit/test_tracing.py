@@ -25,8 +25,8 @@ from paceline.errors import ConfigurationError, NotFound, SlotsExhausted, StoreU
 from paceline.server.settings import Settings
 from paceline.server.wiring import telemetry
 from paceline.server.wiring.telemetry import collect_traces, traces_sent
+from paceline.slots.booking.packing import Booking
 from paceline.slots.model import BookingGroup, WindowPolicy
-from paceline.slots.packing import Booking
 from paceline.slots.scheduler import SlotScheduler
 from paceline.testing import eventually
 from paceline.tracing import accepted, derived

@@ -140,6 +140,8 @@ class DispatchConfig:
         if self.admission_plan is not None:
             _text(self, "admission_plan")
         _text(self, "queue", LONGEST_TYPE)
+        if "," in self.queue or self.queue != self.queue.strip():
+            raise ConfigurationError("queue", "must have no comma, and no space at its ends: lists of queues have them")
         if self.rate is not None:
             checked_rate(self.rate)
         if self.on_unknown not in tuple(OnUnknown):
@@ -166,6 +168,10 @@ class DispatchConfig:
     @property
     def stale_after(self) -> timedelta:
         return timedelta(minutes=self.stale_claim_threshold_mins)
+
+    def is_used_up(self, retries: int) -> bool:
+        """Whether an inquiry is all that may follow after so many attempts."""
+        return retries >= max(1, self.max_dispatch_retries)
 
     def backoff(self, retry: int) -> timedelta:
         """The pause before retry number `retry`, counted from 1."""

@@ -75,11 +75,11 @@ def after_silence(silent: SilentClaim, state: ExecutionState, config: DispatchCo
     if state.execution is Execution.RUNNING and status is Status.CLAIMED:
         detail = "found running"
         return Change(claim, STARTED, Action.ADOPTED, claim.retries, detail=detail, seen=status)
-    if state.execution is not Execution.NOT_FOUND:
+    if state.execution not in (Execution.NOT_FOUND, Execution.LOST):
         return None
     if not has_begun:
         return released(claim, "claimed, never begun")._replace(action=Action.STALE_RECOVERED, seen=status)
-    change = after_unknown(claim, config, "execution lost")
+    change = after_unknown(claim, config, state.detail or "execution lost")
     if change.action is not Action.DEAD_LETTERED:
         change = change._replace(action=Action.STALE_RECOVERED)
     return change._replace(seen=status)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, cast
 
-from paceline.dispatch.config import checked_type
+from paceline.dispatch.config import DispatchConfig, checked_type
 from paceline.dispatch.status import Status, checked_step, origins
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, checked_lane, checked_priority
 from paceline.durations import format_instant, parse_instant
@@ -156,6 +156,32 @@ class SilentClaim(NamedTuple):
     status: Status
     has_begun: bool
     """The body of its execution began."""
+
+
+class Outlook(NamedTuple):
+    """What one look at an item type found, by the store's clock."""
+
+    config: DispatchConfig
+    moment: datetime
+    """The time of the look."""
+    next_due: datetime | None
+    """When the first of its waiting items is due."""
+    silent_since: datetime | None
+    """The oldest heartbeat of its claims in flight."""
+    hold_ends: datetime | None
+    """The first end of a hold."""
+    requested_at: float | None = None
+    """When this process looked, by `uptime`; set by the cycle."""
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Whether a claim is stale, or a hold is over."""
+        stale = self.silent_since is not None and self.silent_since <= self.moment - self.config.stale_after
+        return stale or (self.hold_ends is not None and self.hold_ends <= self.moment)
+
+    def is_due(self, look_ahead: timedelta) -> bool:
+        """Whether an item is due within `look_ahead`."""
+        return self.next_due is not None and self.next_due <= self.moment + look_ahead
 
 
 class Batch(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -24,6 +24,7 @@ from paceline.dispatch.model import (
     Item,
     ItemMove,
     ItemReport,
+    Outlook,
     Progress,
     PruneResult,
     QueueStats,
@@ -56,6 +57,13 @@ class QueueStore(Protocol):
 
     async def config(self, item_type: str) -> DispatchConfig | None:
         """The item type's settings as they are now."""
+        ...
+
+    async def outlooks(
+        self, item_types: Sequence[str], *, finds_due: bool = True, now: datetime | None = None
+    ) -> list[Outlook]:
+        """Which of these item types have something to do, of those that have settings: one look for all of them, which
+        costs the same whatever their backlogs are. Without `finds_due`, each may have items that are due now."""
         ...
 
     async def enqueue(
@@ -132,8 +140,9 @@ class QueueStore(Protocol):
         """Records how far executions are; False where the claim is lost."""
         ...
 
-    async def wait(self, item_type: str, timeout: float) -> None:
-        """Returns after `timeout` seconds, or sooner if items may have become ready. A hint, no promise."""
+    async def wait(self, item_types: Collection[str], timeout: float) -> list[str]:
+        """Returns after `timeout` seconds, or sooner if items of one of these types may have become ready; then those
+        types. A hint, no promise."""
         ...
 
     # -- operating -----------------------------------------------------------------------------------------------
@@ -329,7 +338,9 @@ class Execution(StrEnum):
     """Runs, or waits for its start delay."""
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
-    """Failed, timed out, was terminated or cancelled."""
+    """It ended, and said that it failed."""
+    LOST = "LOST"
+    """It was terminated, or timed out: it ended and said nothing."""
     NOT_FOUND = "NOT_FOUND"
     """The engine knows of none: it was never started, or is lost."""
     UNKNOWN = "UNKNOWN"
@@ -421,6 +432,11 @@ class OutcomeSink(Protocol):
         """The execution began, and nobody knows its effect. The item type's `on_unknown` decides what follows; if that
         is a retry, it comes after `pause`, or else the config's backoff. With `is_over`, the last inquiry decided
         nothing: the item is a dead letter."""
+        ...
+
+    async def lost(self, claim: Claim, error: str) -> bool:
+        """The execution ended and said nothing: if its body had begun, its effect is unknown; else it goes back, and no
+        retry is counted."""
         ...
 
     async def decided(self, claim: Claim) -> bool:

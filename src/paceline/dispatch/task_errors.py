@@ -28,8 +28,9 @@ def message_of(error: BaseException) -> str:
 
 def traceback_of(error: BaseException) -> str | None:
     """Its traceback, or that of its cause if it was raised only to say what follows; None if it has none."""
-    if error.__cause__ is not None and isinstance(error, PacelineError):
-        error = error.__cause__
+    cause = error.__cause__
+    if isinstance(error, PacelineError) and cause is not None and cause.__traceback__ is not None:
+        error = cause
     if error.__traceback__ is None:
         return None
     try:

@@ -9,7 +9,7 @@ the store; each reports what it saw.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, sqrt
 from typing import NamedTuple
 
 from paceline.errors import ConfigurationError
@@ -27,6 +27,8 @@ ENOUGH = 10
 """Answers, from which on their rate is believed."""
 LARGEST_FALL = 0.5
 """Of one step: other callers of the same system may cause a few refusals while we hardly call it."""
+PROBING = 1.5
+"""The factor per second by which the rate rises before its first fall."""
 USED = 0.7
 """Share of the rate that must be used, if no call waits, before it rises: what is not tried proves nothing."""
 BASE_GAIN = 0.02
@@ -50,7 +52,7 @@ class Aimd:
     floor: str
     ceiling: str
     decrease: float = 0.9
-    increase: float = 0.04
+    increase: float = 0.05
     slow: float | None = 3.0
     errors: float = 0.1
 
@@ -109,8 +111,10 @@ class Estimate(NamedTuple):
 
 
 def started(policy: Aimd, now_us: int) -> Estimate:
-    """The first estimate: the ceiling. What the other side refuses corrects it at once."""
-    return Estimate(policy.highest, policy.increase * policy.highest, now_us)
+    """The first estimate: between floor and ceiling, as many times above the one as below the other. It grows by
+    `PROBING` a second until the first trouble shows where the capacity is."""
+    rate = sqrt(policy.lowest * policy.highest)
+    return Estimate(rate, policy.increase * rate, now_us)
 
 
 def adapted(policy: Aimd, estimate: Estimate, report: Report, now_us: int, most: float) -> Estimate:
@@ -173,7 +177,7 @@ def _fallen(policy: Aimd, estimate: Estimate, elapsed_us: int, now_us: int) -> E
 def _risen(estimate: Estimate, elapsed_us: int, now_us: int) -> Estimate:
     rate, seconds = estimate.rate, min(elapsed_us, 2 * INTERVAL_US) / SECOND_US
     if estimate.is_waiting or estimate.answered * SECOND_US >= USED * rate * elapsed_us:
-        rate += estimate.step * seconds
+        rate += estimate.step * seconds if estimate.fell_us else (PROBING - 1) * rate * seconds
     base_us = estimate.base_us
     if estimate.answered:
         latency_us = estimate.latency_us / estimate.answered

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 from paceline.downstream.ports import Permit
 from paceline.downstream.verdicts import any_cause
-from paceline.errors import CostExceedsCapacity, InvalidInput, NotFound, RateLimitExceeded, StoreError, StoreUnavailable
+from paceline.errors import InvalidInput, NotFound, RateLimitExceeded, StoreError, StoreUnavailable
 from paceline.limits.handles import AsyncHeldPlaces, AsyncReservation
-from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Decision, Reason
 from paceline.limits.reservations import Link
 from paceline.options import is_whole
@@ -192,26 +191,10 @@ class Call:
 
     async def _settle(self) -> None:
         """Corrects the reserved costs by the actual ones."""
-        reservation, limiter, debts = self.taken.reservation, self._downstream._limiter, self.taken.debts
-        if reservation is None or limiter is None or not (self._actual or self._is_refused):
+        if self.taken.reservation is None or not (self._actual or self._is_refused):
             return
-        less: dict[str, int] = {}
-        for key, plan, reserved in self.links:
-            actual = 0 if self._is_refused else self._actual.get(plan, reserved)
-            if actual < reserved:
-                less[plan] = actual + debts.get(plan, 0)
-            elif actual > reserved and not await self._is_charged(limiter, (key, plan, actual - reserved)):
-                self._downstream._debts.add(key, plan, actual - reserved)
-        if less:
-            with suppress(StoreError, NotFound):  # it stays charged as reserved
-                await reservation.settle(less)
-
-    async def _is_charged(self, limiter: AsyncLimiter, link: Link) -> bool:
-        """Charges a cost if there is room for it."""
-        try:
-            return (await limiter.acquire_chain([link])).allowed
-        except CostExceedsCapacity:
-            return False
+        actual = {plan: 0 for _, plan, _ in self.links} if self._is_refused else self._actual
+        await self._downstream._settle(self.links, self.taken, actual)
 
     def _is_unknown(self, error: BaseException | None) -> bool:
         """Whether the call may still arrive. Only an error that has the response with it proves that it has."""

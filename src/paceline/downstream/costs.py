@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from paceline.errors import ConfigurationError
 from paceline.limits.model import Concurrency, FixedWindow, Plan, SlidingLog, Spec
 from paceline.limits.reservations import Link
 from paceline.limits.specs import MOST_LOGGED
+
+ENTRIES = 128
+"""The most that a limit remembers of its window: room comes a hundredth of it later, and a call costs the same at any
+rate."""
 
 
 class Budget(NamedTuple):
@@ -52,7 +57,12 @@ def budget_of(downstream: str, limit: str, given: str | Spec) -> Budget:
 
 
 def _sliding(spec: Spec, unit: int) -> Spec:
-    return SlidingLog(max(1, spec.limit // unit), spec.window) if isinstance(spec, FixedWindow) else spec
+    if not isinstance(spec, FixedWindow):
+        return spec
+    limit = max(1, spec.limit // unit)
+    if limit <= ENTRIES:
+        return SlidingLog(limit, spec.window)
+    return SlidingLog(limit, spec.window, max(spec.window // ENTRIES, timedelta(microseconds=1)))
 
 
 class Debts:

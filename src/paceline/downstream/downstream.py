@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from hashlib import sha256
 from math import inf
 from types import TracebackType
@@ -30,6 +30,7 @@ from paceline.errors import (
     ConfigurationError,
     CostExceedsCapacity,
     InvalidInput,
+    NotFound,
     RateLimitExceeded,
     StoreError,
     StoreUnavailable,
@@ -150,6 +151,8 @@ class Downstream:
         self._breaker: DownstreamBreaker | None = None
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
+        self._refreshing = asyncio.Lock()
+        self._settling: set[asyncio.Task[None]] = set()
         self._states: StateStore | None = None
         self._reading: Reading | None = None
         self._read_at = float("-inf")
@@ -274,8 +277,10 @@ class Downstream:
         await self._change(lambda known, now_us: shared.with_pause(known, key, now_us + us, now_us))
 
     async def close(self) -> None:
-        """Frees the permits of calls that were answered, and closes the connections."""
+        """Frees the permits of calls that were answered, settles what they cost, and closes the connections."""
         await self._observations.close()
+        if self._settling:
+            await asyncio.wait(self._settling)
         for gate in self._gates.values():
             await gate.close()
         self._gates.clear()
@@ -293,6 +298,8 @@ class Downstream:
         await self.close()
 
     async def _open(self) -> StateStore:
+        if self._states is not None:
+            return self._states
         async with self._opening:
             if self._states is None:
                 self._states = await open_states(self._url, self.name)
@@ -305,10 +312,14 @@ class Downstream:
 
     async def _read(self, max_age: float = FRESH_SECONDS) -> Reading:
         """The shared state, at most so old."""
-        states, now = await self._open(), time.monotonic()
-        if self._reading is None or now - self._read_at > max_age:
-            self._reading, self._read_at = await states.read(), now
-        return self._reading
+        if self._reading is not None and time.monotonic() - self._read_at <= max_age:
+            return self._reading
+        states, requested_at = await self._open(), time.monotonic()
+        async with self._refreshing:  # all callers share one call to the store
+            if self._reading is None or self._read_at < requested_at - max_age:
+                now = time.monotonic()
+                self._reading, self._read_at = await states.read(), now
+            return self._reading
 
     async def _change(self, decide: Callable[[shared.State, int], shared.State]) -> None:
         self._reading = await (await self._open()).change(decide)
@@ -335,9 +346,9 @@ class Downstream:
     def _effective(self, known: shared.State) -> float:
         """Calls per second that may leave now."""
         hardest = self._hardest(known)
-        if self._adapt is None or known.estimate is None:
-            return hardest if self._adapt is None else min(hardest, self._adapt.highest)
-        return bounded(self._adapt, known.estimate.rate, hardest)
+        if self._adapt is None:
+            return hardest
+        return bounded(self._adapt, (known.estimate or started(self._adapt, 0)).rate, hardest)
 
     def _pace(self, gate: PermitRateGate, known: shared.State) -> None:
         """Lets the next permits be taken at the rate of now."""
@@ -402,17 +413,21 @@ class Downstream:
     async def _admit(self, call: Call) -> None:
         """Takes the permit, the places and the limits of a call, all or none, as soon as there is room."""
         gate = await self._gate(call.key)
+        if (gate is not None) + bool(call.places) + bool(call.links) == 1:
+            await self._take_in_turn(call, gate, wait=True)
+            return
         # With several kinds, one caller at a time: each is taken when the others are there, so that none ages while
         # another is waited for.
-        several = (gate is not None) + bool(call.places) + bool(call.links) > 1
-        turn = self._turns.setdefault(call.key, asyncio.Lock()) if several else None
-        async with turn or AsyncExitStack():
-            while True:
-                await self._until_open(call)
-                if self._breaker is not None:
-                    call.is_probe = await self._breaker.admit()
-                if await self._take(call, gate, wait=not several):
-                    return
+        async with self._turns.setdefault(call.key, asyncio.Lock()):
+            await self._take_in_turn(call, gate, wait=False)
+
+    async def _take_in_turn(self, call: Call, gate: PermitRateGate | None, wait: bool) -> None:
+        while True:
+            await self._until_open(call)
+            if self._breaker is not None:
+                call.is_probe = await self._breaker.admit()
+            if await self._take(call, gate, wait):
+                return
 
     async def _take(self, call: Call, gate: PermitRateGate | None, wait: bool) -> bool:
         """Takes what a call needs; False if it has to try again. With `wait`, it needs one kind only."""
@@ -441,6 +456,32 @@ class Downstream:
         await asyncio.sleep(max(decision.retry_after, SHORTEST_WAIT))
         return False
 
+    async def _settle(self, links: Sequence[Link], taken: Taken, actual: Mapping[str, int]) -> None:
+        """Corrects the reserved costs of a call by the actual ones. Nobody waits for a store that is elsewhere."""
+        assert self._limiter is not None
+        work = self._correct(self._limiter, links, taken, actual)
+        if self._limiter.in_process:
+            await work
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _correct(
+        self, limiter: AsyncLimiter, links: Sequence[Link], taken: Taken, actual: Mapping[str, int]
+    ) -> None:
+        """Gives back what a call reserved too much, and charges what it reserved too little: if there is no room for
+        that, later calls pay it."""
+        costs = {plan: actual.get(plan, reserved) for _, plan, reserved in links}
+        less = {plan: costs[plan] + taken.debts[plan] for _, plan, reserved in links if costs[plan] < reserved}
+        more = [(key, plan, costs[plan] - reserved) for key, plan, reserved in links if costs[plan] > reserved]
+        if more and not await _is_charged(limiter, more):
+            for link in more:
+                self._debts.add(*link)
+        if less and taken.reservation is not None:
+            with suppress(StoreError, NotFound):  # it stays charged as reserved
+                await taken.reservation.settle(less)
+
     async def _give_back(self, call: Call, taken: Taken) -> None:
         """The call is not made: what it has taken is free again, and its debts are still to be paid."""
         for key, plan, _ in call.links:
@@ -465,6 +506,14 @@ class Downstream:
                 return reservation.decision
             taken.reservation = reservation
         return None
+
+
+async def _is_charged(limiter: AsyncLimiter, links: Sequence[Link]) -> bool:
+    """Charges costs if there is room for all of them."""
+    try:
+        return (await limiter.acquire_chain(links)).allowed
+    except (CostExceedsCapacity, StoreError):
+        return False
 
 
 def _check_name(name: Any) -> str:

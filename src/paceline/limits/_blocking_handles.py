@@ -36,9 +36,9 @@ def decide_in_turn(
     try:
         if not queues.wait_turn(turn, deadline_us, clock):
             return timeout_denial(limiter._decide(chain, spend=False))
+        if not turn.was_first:
+            chain = build()  # plans may have changed meanwhile
         while True:
-            # Rebuilt each time: plans may have changed meanwhile.
-            chain = build()
             if hold is None:
                 decision: Decision = limiter._acquire_with_lease(chain)
             else:
@@ -49,6 +49,7 @@ def decide_in_turn(
             if pause is None:
                 return decision
             queues.pause(turn, pause)
+            chain = build()
     finally:
         # First and not in `leave`: a signal handler may raise before the first line of a function.
         turn.left = True

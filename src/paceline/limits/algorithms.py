@@ -368,7 +368,8 @@ def _sliding_instant(state: State) -> int:
     return state[1] if state[2] or state[3] else 0
 
 
-# Sliding log: (tag, time, cost, time, cost, ...), oldest first. A call made at t counts in [t, t + window). Places of a
+# Sliding log: (tag, time, cost, time, cost, ...), oldest first. A call made at t counts in [t, t + window). With a
+# precision, an entry's time is a grain later, and the calls until then share it: none counts too short. Places of a
 # concurrency limit are the same, with the time after which they expire for the window.
 
 
@@ -383,7 +384,7 @@ def _log_at(spec: SlidingLog | Concurrency, state: State, now_us: int) -> State:
     first = 1
     while first < len(state) and state[first] <= since:
         first += 2
-    return (spec.tag, *state[first:])
+    return state if first == 1 else (spec.tag, *state[first:])
 
 
 def _log_room(spec: SlidingLog | Concurrency, view: State, now_us: int, cost: int) -> Offer:
@@ -403,13 +404,13 @@ def _log_room(spec: SlidingLog | Concurrency, view: State, now_us: int, cost: in
 
 def _log_take(spec: SlidingLog | Concurrency, view: State, now_us: int, cost: int) -> State:
     cost = min(cost, spec.limit - sum(view[2::2]))
-    return _log_append(view, now_us, cost) if cost > 0 else view
+    return _log_append(view, now_us, cost, spec.grain_us) if cost > 0 else view
 
 
-def _log_append(view: State, now_us: int, cost: int) -> State:
+def _log_append(view: State, now_us: int, cost: int, grain_us: int = 1) -> State:
     if len(view) > 1 and view[-2] >= now_us:
         return (*view[:-1], view[-1] + cost)
-    return (*view, now_us, cost)
+    return (*view, now_us + grain_us - 1, cost)
 
 
 def _log_give(spec: SlidingLog | Concurrency, view: State, cost: int) -> State:

@@ -40,9 +40,9 @@ async def decide_in_turn(
     try:
         if not await queues.wait_turn(turn, deadline_us, clock):
             return timeout_denial(await limiter._decide(chain, spend=False))
+        if not turn.was_first:
+            chain = await build()  # plans may have changed meanwhile
         while True:
-            # Rebuilt each time: plans may have changed meanwhile.
-            chain = await build()
             if hold is None:
                 decision: Decision = await limiter._acquire_with_lease(chain)
             else:
@@ -53,6 +53,7 @@ async def decide_in_turn(
             if pause is None:
                 return decision
             await queues.pause(turn, pause)
+            chain = await build()
     finally:
         # First and not in `leave`: a signal handler may raise before the first line of a function.
         turn.left = True

@@ -135,7 +135,9 @@ def _spec_from(algorithm: object, fields: _Fields) -> Spec:
         window = _WINDOWS.get(algorithm) if isinstance(algorithm, str) else None
         if window is None:
             raise ConfigurationError("algorithm", f"{algorithm!r} is none of {ALGORITHMS}")
-        return window(fields.required("limit"), fields.required("window"))
+        limit, span = fields.required("limit"), fields.required("window")
+        precision = fields.take("precision") if window is SlidingLog else None
+        return window(limit, span) if precision is None else SlidingLog(limit, span, precision)
     except ConfigurationError as error:
         raise ConfigurationError(fields.spelled(error.field), error.problem) from None
 
@@ -160,7 +162,10 @@ def _spec_document(spec: Spec) -> dict[str, Any]:
         else:
             shown = float(rate) if TokenBucket(1, float(rate)).per_second == rate else str(rate)
         return {"algorithm": spec.algorithm, "capacity": spec.capacity, "perSecond": shown}
-    return {"algorithm": spec.algorithm, "limit": spec.limit, "window": format_duration(spec.window)}
+    document = {"algorithm": spec.algorithm, "limit": spec.limit, "window": format_duration(spec.window)}
+    if isinstance(spec, SlidingLog) and spec.grain_us > 1:
+        document["precision"] = format_duration(spec.precision)
+    return document
 
 
 def _rate(value: object) -> Any:

@@ -271,18 +271,31 @@ class SlidingWindow(_Window):
 class SlidingLog(_Window):
     """`limit` in every span of length `window`, exactly, by storing each admitted call.
 
-    Plan("login", SlidingLog(limit=5, window="PT1M"))
+        Plan("login", SlidingLog(limit=5, window="PT1M"))
+
+    With a `precision`, calls within such a span of time are stored as one, made at its end: a state has at most
+    `window / precision + 2` entries, whatever the limit. The limit holds in every window; room comes that much later.
     """
 
     tag: ClassVar[int] = 4
     algorithm: ClassVar[str] = "sliding_log"
 
-    def __init__(self, limit: int, window: str | timedelta) -> None:
+    precision: timedelta
+    grain_us: int = field(compare=False, repr=False)
+    """The precision in microseconds."""
+
+    def __init__(
+        self, limit: int, window: str | timedelta, precision: str | timedelta = timedelta(microseconds=1)
+    ) -> None:
         _Window.__init__(self, limit, window)
         if limit > MOST_LOGGED:
             raise ConfigurationError(
                 "limit", f"{limit} calls are too many to remember; at most {MOST_LOGGED}; use sliding_window"
             )
+        span, grain_us = _window(precision, "precision")
+        if grain_us > self.window_us:
+            raise ConfigurationError("precision", "is longer than the window")
+        _set(self, precision=span, grain_us=grain_us)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -297,6 +310,8 @@ class Concurrency(_Limit):
 
     tag: ClassVar[int] = 6
     algorithm: ClassVar[str] = "concurrency"
+    grain_us: ClassVar[int] = 1
+    """As of a log with the finest precision."""
 
     expires: timedelta
     window_us: int = field(compare=False, repr=False)
@@ -369,11 +384,11 @@ def _rate(value: object) -> Fraction:
     return rate
 
 
-def _window(value: str | timedelta) -> tuple[timedelta, int]:
+def _window(value: str | timedelta, name: str = "window") -> tuple[timedelta, int]:
     try:
-        span = parse_duration(value, "window")
+        span = parse_duration(value, name)
     except InvalidInput as error:
-        raise ConfigurationError("window", error.problem) from None
+        raise ConfigurationError(name, error.problem) from None
     if not timedelta(0) < span <= LONGEST:
-        raise ConfigurationError("window", f"use a span above zero and up to {format_duration(LONGEST)}")
+        raise ConfigurationError(name, f"use a span above zero and up to {format_duration(LONGEST)}")
     return span, duration_us(span)

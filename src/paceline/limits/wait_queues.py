@@ -39,12 +39,14 @@ Cells: TypeAlias = tuple[tuple[str, str], ...]
 class Turn:
     """A thread's place in a queue."""
 
-    __slots__ = ("_asleep", "cells", "key", "left")
+    __slots__ = ("_asleep", "cells", "key", "left", "was_first")
 
     def __init__(self, key: str, cells: Cells) -> None:
         self.key, self.cells = key, cells
         self.left = False
         """Whether its caller no longer waits. Set it before `leave` is called."""
+        self.was_first = False
+        """Whether it was the first when it came."""
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
@@ -60,11 +62,11 @@ class Turn:
 class AsyncTurn:
     """A task's place in a queue."""
 
-    __slots__ = ("_awake", "cells", "key", "left")
+    __slots__ = ("_awake", "cells", "key", "left", "was_first")
 
     def __init__(self, key: str, cells: Cells) -> None:
         self.key, self.cells = key, cells
-        self.left = False
+        self.left = self.was_first = False
         self._awake = asyncio.Event()
 
     def wake(self) -> None:
@@ -120,7 +122,9 @@ class _Queues(Generic[AnyTurn]):
 
     def _join(self, turn: AnyTurn) -> None:
         with self._lock:
-            self._queues.setdefault(turn.key, {}).setdefault(turn.cells, deque()).append(turn)
+            queue = self._queues.setdefault(turn.key, {}).setdefault(turn.cells, deque())
+            turn.was_first = not queue
+            queue.append(turn)
 
     def _is_first(self, turn: AnyTurn) -> bool:
         with self._lock:
@@ -146,7 +150,7 @@ class WaitQueues(_Queues[Turn]):
         seconds = seconds_until(deadline_us, clock)
         ends = None if seconds is None else time.monotonic() + seconds
         self._join(turn)
-        while not self._is_first(turn):
+        while not (turn.was_first or self._is_first(turn)):
             left = MAX_PAUSE_SECONDS if ends is None else min(ends - time.monotonic(), MAX_PAUSE_SECONDS)
             if left <= 0:
                 return False
@@ -174,7 +178,7 @@ class AsyncWaitQueues(_Queues[AsyncTurn]):
     async def wait_turn(self, turn: AsyncTurn, deadline_us: int | None, clock: Clock) -> bool:
         """Waits to be first in the queue, or until the deadline. Returns whether it is first. Call `leave` after it."""
         self._join(turn)
-        if self._is_first(turn):
+        if turn.was_first or self._is_first(turn):
             return True
         # Not `wait_for`: until Python 3.12 it swallows a cancellation that comes with the turn.
         with suppress(TimeoutError):

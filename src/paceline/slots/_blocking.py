@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from paceline.background import listed
 from paceline.slots.background_scheduler import BackgroundScheduler
+from paceline.slots.booking.packing import Booking
 from paceline.slots.config_names import ConfigNames
 from paceline.slots.explain import Explanation
 from paceline.slots.forecast import Forecast
@@ -27,7 +28,6 @@ from paceline.slots.model import (
     SlotRequest,
     WindowPolicy,
 )
-from paceline.slots.packing import Booking
 from paceline.slots.ports import PruneResult
 from paceline.slots.replan import Direction
 from paceline.slots.replanning import Replan

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any, Self, TypeVar, Unpack
 
 from paceline.background import Background, OpenedOnce
+from paceline.slots.booking.packing import Booking
 from paceline.slots.config_names import booking_names
 from paceline.slots.model import SlotRequest
-from paceline.slots.packing import Booking
 from paceline.slots.scheduler import BULK_BATCH, SchedulerOptions, SlotScheduler
 
 T = TypeVar("T")

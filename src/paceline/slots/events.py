@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from paceline import tracing
 from paceline.durations import format_instant, from_ms
 from paceline.errors import PacelineError, SlotsExhausted
+from paceline.slots.booking.packing import Booking
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, TracedRequest
-from paceline.slots.packing import Booking
 from paceline.slots.ports import LockHolder
 from paceline.tracing import Attributes
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from paceline.durations import to_ms
-from paceline.slots.joint import JointPacker, JointSide
+from paceline.slots.booking.packer import Full, Packer, Side
 from paceline.slots.listing import ListedSlot
 from paceline.slots.model import FirstWindow, PolicyVersion, WindowPolicy
 from paceline.slots.occupancy import MAX_TIMES, WindowReader
-from paceline.slots.packing import Full, Packer
 from paceline.slots.windows import align, usable
 
 MOST_STEPS = 200
@@ -96,7 +95,7 @@ def explain(
     record: ListedSlot,
     then: Mapping[str, PolicyVersion],
     removed: Sequence[RemovedVersion],
-    sides: Sequence[JointSide],
+    sides: Sequence[Side],
     now_ms: int,
 ) -> Explanation:
     """Explains a slot that was booked under the policies `then`, by config, of which those of `removed` no longer
@@ -126,11 +125,8 @@ def explain(
     )
 
 
-def _today(sides: Sequence[JointSide], requested_ms: int, now_ms: int) -> Today:
-    packer: Packer | JointPacker = JointPacker(sides, now_ms, lambda: 0.0)
-    if len(sides) == 1:
-        packer = Packer(sides[0].active.policy, sides[0].occupancy, now_ms, lambda: 0.0)
-    place = packer.place(requested_ms)
+def _today(sides: Sequence[Side], requested_ms: int, now_ms: int) -> Today:
+    place = Packer(sides, now_ms, lambda: 0.0).place(requested_ms)
     return Today(None, place.earliest_ms) if isinstance(place, Full) else Today(place.window_start_ms, None)
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import InvalidInput
-from paceline.slots.first_window import offer
+from paceline.slots.booking.first_window import offer
 from paceline.slots.model import PolicyVersion, Spread, WindowPolicy
 from paceline.slots.occupancy import Occupancy
 from paceline.slots.windows import align, position

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from paceline.durations import from_ms
 from paceline.errors import InvalidInput
+from paceline.slots.booking.packer import SEARCHED_MS, Full, Packer, Room, Side
 from paceline.slots.forecast import (
     DRAIN_POINTS,
     MOST_EVENTS,
@@ -26,9 +27,7 @@ from paceline.slots.forecast import (
     peaks_of,
     thinned,
 )
-from paceline.slots.joint import SEARCHED_MS, JointPacker, JointRoom, JointSide
 from paceline.slots.model import Spread
-from paceline.slots.packing import Full
 
 SHORT = 100
 """A config whose windows are at most so many times as long as the shortest ones repeats with them."""
@@ -38,8 +37,8 @@ MOST_WAITS = 16
 """The longest wait between two attempts to skip, in times of `FEWEST_SKIPPED` periods."""
 
 
-def joint_forecast(sides: Sequence[JointSide], now_ms: int, events: int, requested_ms: int) -> Forecast:
-    """Fills the windows of several configs in order, as `JointPacker` would. The counts it takes must not be written
+def joint_forecast(sides: Sequence[Side], now_ms: int, events: int, requested_ms: int) -> Forecast:
+    """Fills the windows of several configs in order, as `Packer` would. The counts it takes must not be written
     back."""
     if not isinstance(events, int) or isinstance(events, bool) or not 1 <= events <= MOST_EVENTS:
         raise InvalidInput("events", f"must be a whole number from 1 to {MOST_EVENTS}")
@@ -87,7 +86,7 @@ class _JointFilling:
     ones have room. After one period, the following ones are skipped.
     """
 
-    def __init__(self, sides: Sequence[JointSide], now_ms: int, events: int, effective_ms: int) -> None:
+    def __init__(self, sides: Sequence[Side], now_ms: int, events: int, effective_ms: int) -> None:
         self._sides = sides
         self._events = events
         self._effective = effective_ms
@@ -97,13 +96,13 @@ class _JointFilling:
         self._mark: _Mark | None = None
         self._next_mark_ms = effective_ms + 1
         self._waits = 1
-        self.packer = JointPacker(sides, now_ms, lambda: 0.0)
+        self.packer = Packer(sides, now_ms, lambda: 0.0)
         self.left = events
         self.fills: list[list[Fill]] = [[] for _ in sides]
         """The first windows of each config, up to the number that is shown in detail."""
         self.count = 0
         """Windows of the first config that take some of the events."""
-        self.last: JointRoom | None = None
+        self.last: Room | None = None
         self.drain: list[tuple[int, int]] = []
 
     def fill(self) -> None:
@@ -118,7 +117,7 @@ class _JointFilling:
             self._skip_alike(*taken)
         raise InvalidInput("events", f"{self._events} reach too far through several configs; ask for fewer")
 
-    def _note(self, room: JointRoom, places: int) -> None:
+    def _note(self, room: Room, places: int) -> None:
         if self.last is None or self.last.starts_ms[0] != room.starts_ms[0]:
             self.count += 1
         for side, start, fills in zip(self._sides, room.starts_ms, self.fills, strict=True):
@@ -134,7 +133,7 @@ class _JointFilling:
         self.drain.append((room.high_ms, self.left))
         self.last = room
 
-    def _skip_alike(self, room: JointRoom, places: int) -> None:
+    def _skip_alike(self, room: Room, places: int) -> None:
         """Skips the periods that are filled as the last one was. The room is the last one that was taken."""
         at, period = room.low_ms, self._period
         if at % period or at < self._next_mark_ms or not self._shows_enough():
@@ -163,7 +162,7 @@ class _JointFilling:
         self._next_mark_ms = at_ms + self._waits * FEWEST_SKIPPED * self._period
         self._waits = min(2 * self._waits, MOST_WAITS)
 
-    def _skip(self, room: JointRoom, places: int, periods: int, added: int, windows: int) -> None:
+    def _skip(self, room: Room, places: int, periods: int, added: int, windows: int) -> None:
         """Takes what so many periods add, and the first room of the period after them."""
         further = periods * self._period
         starts = []
@@ -193,7 +192,7 @@ class _JointFilling:
             len(self.fills[index]) >= PEAK_SAMPLE for index in {0, self.packer.narrowest} if self._is_short[index]
         )
 
-    def _alike_until(self, room: JointRoom, places: int) -> int:
+    def _alike_until(self, room: Room, places: int) -> int:
         """The time until which the windows after this room are empty, open, of one limit and before the horizon."""
         end = self._effective + SEARCHED_MS
         for side, start, short in zip(self._sides, room.starts_ms, self._is_short, strict=True):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from paceline.errors import PacelineError
+from paceline.slots.booking.packer import Side
+from paceline.slots.booking.packing import Booking
 from paceline.slots.impact import WindowGroup
-from paceline.slots.joint import JointSide
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
-from paceline.slots.packing import Booking
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ class SlotStore(Protocol):
         """
         ...
 
-    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[Side], int], T]) -> T:
         """As `survey`, of several configs at one moment."""
         ...
 

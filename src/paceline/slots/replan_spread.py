@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from paceline.durations import LATEST_MS
-from paceline.slots.joint import SEARCHED_MS
+from paceline.slots.booking.packer import SEARCHED_MS
 from paceline.slots.model import AssignedSlot, WindowPolicy
 from paceline.slots.replan import (
     NO_OTHERS,

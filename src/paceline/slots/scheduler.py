@@ -24,6 +24,8 @@ from paceline.errors import (
 )
 from paceline.options import check_wait, check_whole
 from paceline.slots import events
+from paceline.slots.booking.packing import Booking
+from paceline.slots.booking.writer import MAX_TRIES, SlotWriter
 from paceline.slots.carriers import Carriers
 from paceline.slots.config_names import ConfigNames, booking_names, name_tuple
 from paceline.slots.inspection import check_opens, check_version
@@ -40,10 +42,8 @@ from paceline.slots.model import (
     checked_id,
     checked_name,
 )
-from paceline.slots.packing import Booking
 from paceline.slots.ports import NullObserver, SlotObserver, SlotStore
 from paceline.slots.replanning import ReplanStore
-from paceline.slots.writer import MAX_TRIES, SlotWriter
 
 MAX_POLICIES = 10_000
 """The maximum of policies that are cached for display."""

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -115,6 +115,15 @@ class Hints:
         self.wake(names)
         if self._database.dialect == "postgresql":
             self.notify_later(names)
+
+    async def wait_for_any(self, events: Mapping[str, asyncio.Event], timeout: float) -> None:
+        """Waits until one of these events of subscribers is set, by their names; up to `timeout` seconds."""
+        if any(event.is_set() for event in events.values()):
+            return
+        any_of_them = asyncio.Event()
+        for name in events:
+            self._subscribers[name].add(any_of_them)
+        await self.wait(any_of_them, timeout)
 
     async def wait(self, event: asyncio.Event, timeout: float) -> bool:
         """Waits for the event, up to `timeout` seconds; returns whether it was set, and clears it."""

@@ -22,7 +22,7 @@ from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from paceline import BlockingDispatchQueue, DispatchQueue, InvalidInput, NotFound
+from paceline import BlockingDispatchQueue, Conflict, DispatchQueue, InvalidInput, NotFound
 from paceline.sql.url import database_url
 from paceline.testing.servers.postgres import PostgresDatabases
 from tests.contracts.conftest import slot_store_url
@@ -249,6 +249,46 @@ async def test_the_queues_own_file_by_another_name_is_accepted(tmp_path: Path) -
             await queue.enqueue("PAY", "a", connection=here)
             here.commit()
         assert await ids(queue) == ["a"]
+
+
+async def test_in_sqlite_the_callers_transaction_begins_to_write_before_the_queue_reads(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+
+    def another_process_writes(statement: str) -> None:
+        if "FROM paceline_dispatch_queue" in statement:
+            with contextlib.suppress(sqlite3.OperationalError):  # locked
+                other.execute("INSERT INTO mine VALUES (1)")
+
+    async with DispatchQueue.open(f"sqlite:///{path}") as queue:
+        await queue.configure("PAY")
+        with (
+            contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other,
+            contextlib.closing(sqlite3.connect(path, isolation_level=None)) as own,
+        ):
+            other.execute("CREATE TABLE mine (n INTEGER)")
+            own.execute("BEGIN")
+            own.set_trace_callback(another_process_writes)
+            await queue.enqueue("PAY", "1", connection=own)
+            own.execute("COMMIT")
+        assert await ids(queue) == ["1"]
+
+
+async def test_in_sqlite_a_transaction_that_read_too_early_is_told_how_to_begin(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    async with DispatchQueue.open(f"sqlite:///{path}") as queue:
+        await queue.configure("PAY")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as own:
+            own.execute("BEGIN")
+            own.execute("SELECT count(*) FROM paceline_dispatch_queue").fetchall()
+            await queue.enqueue("PAY", "of another process")
+            with pytest.raises(Conflict, match="BEGIN IMMEDIATE"):
+                await queue.enqueue("PAY", "1", connection=own)
+            own.execute("ROLLBACK")
+            own.execute("BEGIN IMMEDIATE")
+            own.execute("SELECT count(*) FROM paceline_dispatch_queue").fetchall()
+            await queue.enqueue("PAY", "1", connection=own)
+            own.execute("COMMIT")
+        assert sorted(await ids(queue)) == ["1", "of another process"]
 
 
 async def test_asyncpg_and_strangers_are_refused_with_a_word() -> None:

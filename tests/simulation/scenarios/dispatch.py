@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -44,8 +44,9 @@ class RemoteQueue(Remote):
         super().__init__(QueueStore, store, link)
         self._world = world
 
-    async def wait(self, item_type: str, timeout: float) -> None:
+    async def wait(self, item_types: Collection[str], timeout: float) -> list[str]:
         await asyncio.sleep(timeout * self._world.random.random())
+        return [*item_types]
 
 
 class SwitchedQueue(MemoryQueueStore):

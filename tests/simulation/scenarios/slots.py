@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import NotFound, SlotsExhausted, StoreUnavailable
+from paceline.slots.booking.packing import Booking
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
-from paceline.slots.packing import Booking
 from paceline.slots.ports import SlotStore
 from paceline.slots.replan import Direction
 from paceline.slots.replanning import ReplanStore

@@ -39,6 +39,8 @@ from paceline.server.shapes.dispatch import DispatchConfigShown
         ("concurrency", 0),
         ("lane_concurrency", 1.5),
         ("queue", ""),
+        ("queue", "a,b"),
+        ("queue", "mail "),
         ("rate", "10/moment"),
         ("rate", "10/second burst 5"),
         ("on_unknown", "guess"),

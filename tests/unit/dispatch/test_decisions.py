@@ -145,6 +145,13 @@ def test_a_lost_execution_that_never_began_counts_nothing(status: Status) -> Non
     assert change == Change(LAST, (READY,), Action.STALE_RECOVERED, LAST.retries, detail=detail, seen=status)
 
 
+def test_an_execution_that_was_terminated_is_unknown_with_what_its_engine_said() -> None:
+    state = ExecutionState(Execution.LOST, "TerminatedError: by an operator")
+    change = after_silence(SilentClaim(FIRST, Status.DISPATCHED, True), state, CONFIG)
+    assert change is not None
+    assert (change.error, change.attempt) == (state.detail, AttemptEnd(AttemptOutcome.UNKNOWN))
+
+
 def test_a_released_item_goes_back_as_it_was() -> None:
     assert released(LAST, "off") == Change(LAST, (READY,), Action.RELEASED, 2, detail="off")
     paused = released(LAST, "a\nb", "B", timedelta(1))

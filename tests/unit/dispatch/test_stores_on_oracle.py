@@ -27,6 +27,7 @@ STATEMENTS: list[sa.ClauseElement] = [
     portable._TOUCH,
     portable._FORGET,
     admin_queries.silent_claims("PAY", T, 10, "oracle"),
+    admin_queries._outlooks("oracle", True),
     search.page("PAY", ItemFilter(Status.READY, "a", "b*", T, T), 10, "a"),
     search.dead_errors("PAY", "oracle"),
     admin_queries.UPDATE_ITEM,

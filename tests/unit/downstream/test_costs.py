@@ -12,7 +12,8 @@ from paceline.limits.model import Concurrency, SlidingLog, TokenBucket
 def test_a_rate_holds_in_every_sliding_window() -> None:
     requests = budget_of("llm", "requests", "500/minute")
     assert (requests.plan.name, requests.unit, requests.capacity) == ("llm:requests", 1, 500)
-    assert requests.plan.specs == (SlidingLog(500, "PT1M"),)
+    assert requests.plan.specs == (SlidingLog(500, "PT1M", "PT0.46875S"),), "at most 128 entries"
+    assert budget_of("llm", "few", "128/minute").plan.specs == (SlidingLog(128, "PT1M"),), "never more than that"
     assert isinstance(budget_of("llm", "bursts", "500/minute burst 20").plan.specs[0], TokenBucket)
     assert budget_of("llm", "open", Concurrency(4)).is_places
 

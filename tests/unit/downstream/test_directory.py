@@ -40,7 +40,7 @@ async def test_all_are_listed_by_name_and_the_first_store_counts() -> None:
 
 async def test_the_effective_rate_is_the_lowest() -> None:
     policy = Aimd(floor="1/second", ceiling="30/second")
-    state = NEW._replace(hard="50/second", estimate=started(policy, NOW))
+    state = NEW._replace(hard="50/second", estimate=started(policy, NOW)._replace(rate=30.0))
     downstreams = Downstreams([Directory(bank=state)])
     assert [known.effective for known in await downstreams.list()] == [30]
     assert (await downstreams.change("bank", rate="600/minute")).effective == 10

@@ -200,9 +200,9 @@ async def test_an_operator_lowers_the_rate_and_not_above_the_programs_own() -> N
 
 
 async def test_the_rate_falls_for_all_when_calls_are_refused() -> None:
-    adapt = Aimd(floor="5/second", ceiling="200/second")
+    adapt = Aimd(floor="50/second", ceiling="200/second")
     async with Downstream("api", adapt=adapt) as api:
-        assert (await api.state()).effective == 200
+        assert (await api.state()).effective == 100
         for number in range(40):
             async with api.call() as call:
                 await call.responded(429 if number % 2 else 200, _no_field)
@@ -213,7 +213,7 @@ async def test_the_rate_falls_for_all_when_calls_are_refused() -> None:
         state = await api.state()
         assert (state.totals.calls, state.totals.throttled) == (40, 20)
         assert state.effective is not None
-        assert 5 <= state.effective < 200
+        assert 50 <= state.effective < 100
 
 
 async def test_what_calls_became_is_counted() -> None:

@@ -43,11 +43,19 @@ rates = st.fractions(min_value=Fraction(1, 5000), max_value=5000, max_denominato
 limits = st.integers(1, 50)
 windows = st.integers(1, 10**8).map(lambda us: timedelta(microseconds=us))
 buckets = st.builds(TokenBucket, limits, rates)
+
+
+def coarse_log(limit: int, window: timedelta, entries: int) -> SlidingLog:
+    """A log that remembers so many entries at most."""
+    return SlidingLog(limit, window, max(window // entries, timedelta(microseconds=1)))
+
+
 specs: st.SearchStrategy[Spec] = st.one_of(
     buckets,
     st.builds(FixedWindow, limits, windows),
     st.builds(SlidingWindow, limits, windows),
     st.builds(SlidingLog, limits, windows),
+    st.builds(coarse_log, limits, windows, st.integers(1, 20)),
 )
 steps = st.one_of(st.integers(0, 1000), st.integers(0, 2 * 10**8))
 
@@ -440,6 +448,31 @@ def test_a_sliding_window_weighs_the_one_before() -> None:
     assert release(spec, state, 3, 1, (T0 - 1_000_000, 0)) == (3, T0, 6, 3)
     assert release(spec, state, 9, 0, (T0 - 1_000_000, 0)) == (3, T0, 0, 3)
     assert release(spec, state, 3, 1, (T0 - 2_000_000, 0)) == state
+
+
+@given(st.integers(1, 50), windows, st.integers(1, 20), st.lists(st.tuples(steps, st.integers(1, 5)), max_size=60))
+def test_a_log_of_some_precision_holds_in_every_window_and_stays_short(
+    limit: int, window: timedelta, entries: int, calls: list[tuple[int, int]]
+) -> None:
+    spec, state, now = coarse_log(limit, window, entries), None, T0
+    admitted: list[tuple[int, int]] = []
+    for step, cost in calls:
+        now += step
+        state, passed, _ = spend(spec, state, now, cost)
+        if passed:
+            admitted.append((now, cost))
+            assert sum(cost for at_us, cost in admitted if at_us > now - spec.window_us) <= limit
+            assert state is not None
+            assert len(state) // 2 <= spec.window_us // spec.grain_us + 2
+
+
+def test_calls_of_one_grain_share_an_entry_at_its_end() -> None:
+    spec = SlidingLog(5, "PT1S", "PT0.1S")
+    state = take(spec, take(spec, (4,), T0 + 1, 1), T0 + 100_000, 2)
+    assert state == (4, T0 + 100_000, 3)
+    assert take(spec, state, T0 + 100_001, 1) == (4, T0 + 100_000, 3, T0 + 200_000, 1)
+    assert room(spec, state, T0 + 100_000, 3).retry_after_us == 1_000_000
+    assert release(spec, state, 2, 0, hold(spec, state, 2)[1]) == (4, T0 + 100_000, 1)
 
 
 def test_a_log_has_every_call_until_its_window_is_over() -> None:

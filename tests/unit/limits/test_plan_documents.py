@@ -24,6 +24,7 @@ WINDOW = {"algorithm": "fixed_window", "limit": 1, "window": "PT1S"}
         Plan("a", TokenBucket(10, Fraction(1234567, 9999991))),
         Plan("a", FixedWindow(5, "P1DT1H"), overrides={"vip": SlidingWindow(7, "PT0.5S"), "x": TokenBucket(1, 1)}),
         Plan("a", SlidingLog(5, "PT1S")),
+        Plan("a", SlidingLog(5000, "PT1M", "PT0.5S")),
     ],
 )
 def test_documents_survive_the_wire(plan: Plan) -> None:
@@ -47,6 +48,8 @@ def test_documents_survive_the_wire(plan: Plan) -> None:
         ({"algorithm": "token_bucket", "capacity": "1", "perSecond": 1}, "capacity"),
         ({"algorithm": "fixed_window", "limit": 1, "window": "P1M"}, "window"),
         ({"algorithm": "fixed_window", "limit": 1, "window": 60}, "window"),
+        ({"algorithm": "sliding_log", "limit": 1, "window": "PT1S", "precision": "PT2S"}, "precision"),
+        ({**WINDOW, "precision": "PT0.1S"}, "precision"),
         ({**WINDOW, "burst": 2}, "burst"),
         ({**WINDOW, "onError": "x"}, "onError"),
         ({**WINDOW, "on_error": "x"}, "on_error"),

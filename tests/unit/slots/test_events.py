@@ -8,9 +8,9 @@ import pytest
 
 from paceline.durations import from_ms
 from paceline.errors import SlotsExhausted, StoreUnavailable
+from paceline.slots.booking.packing import Booking
 from paceline.slots.events import log_bookings, log_cache_miss, log_change, log_contention, trace_bookings
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, TracedRequest, WindowPolicy
-from paceline.slots.packing import Booking
 
 
 def slot(event_id: str, *, existing: bool = False) -> AssignedSlot:

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from paceline.durations import to_ms
 from paceline.errors import InvalidInput
+from paceline.slots.booking.packer import Packer, Place
 from paceline.slots.forecast import Forecast
-from paceline.slots.joint import JointPacker
 from paceline.slots.joint_forecast import joint_forecast
 from paceline.slots.model import WindowPolicy
-from paceline.slots.packing import Place
 from paceline.slots.windows import align
 from tests.effort import examples
-from tests.unit.slots.test_joint import NOW, policies, side
+from tests.unit.slots.booking.test_packer import NOW, policies, side
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -33,7 +32,7 @@ def test_what_is_forecast_is_what_is_booked(data: st.DataObject) -> None:
     events, requested = data.draw(st.integers(1, 60)), data.draw(st.integers(NOW - 20, NOW + 250))
     pairs = list(zip(chosen, held, strict=True))
     shown = joint_forecast([side(f"c{n}", *pair) for n, pair in enumerate(pairs)], NOW, events, requested)
-    packer = JointPacker([side(f"c{n}", *pair) for n, pair in enumerate(pairs)], NOW, random.Random(1).random)
+    packer = Packer([side(f"c{n}", *pair) for n, pair in enumerate(pairs)], NOW, random.Random(1).random)
     places = [place for place in (packer.place(requested) for _ in range(events)) if isinstance(place, Place)]
     assert (shown.placed, shown.refused) == (len(places), events - len(places))
     assert {to_ms(window.start): window.added for window in shown.windows} == Counter(

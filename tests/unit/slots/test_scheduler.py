@@ -13,8 +13,8 @@ import pytest
 from paceline.durations import to_ms
 from paceline.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted, StoreUnavailable
 from paceline.slots import AssignedSlot, PolicyVersion, SlotRequest, SlotScheduler, WindowPolicy
+from paceline.slots.booking.packing import Booking
 from paceline.slots.model import BookingGroup
-from paceline.slots.packing import Booking
 from paceline.testing import FakeClock
 from tests.models.slot_store import MemorySlotStore
 

@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from paceline import tracing
-from paceline.dispatch.engines.temporal.failures import gave_up
+from paceline.dispatch.engines.temporal.failures import Ending
 from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
 from paceline.dispatch.model import GiveUp
 from paceline.dispatch.registry import Domain
@@ -158,7 +158,7 @@ class ExecActivities:
         try:
             return await self._execution.execute_payment(payment, wait=LONGEST_WAIT)
         except GiveUp as error:
-            raise gave_up(error) from error
+            raise Ending.of(error).as_error(GiveUp.__name__) from error
         finally:
             heartbeats.cancel()
 

@@ -12,13 +12,14 @@ import sqlalchemy as sa
 
 from paceline.dispatch.changes import checked_redirection, redirected
 from paceline.dispatch.config import DispatchConfig, declared
-from paceline.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats, SilentClaim
+from paceline.dispatch.model import Action, AuditEntry, Claim, Item, Outlook, QueueStats, SilentClaim
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import attempts, batches, booked_slots, following
 from paceline.dispatch.stores.rows import (
     CHUNK,
     THIS_ITEM,
+    StaleRequest,
     chunks,
     config_columns,
     dispatch_config,
@@ -44,19 +45,31 @@ from paceline.dispatch.stores.tables import (
 from paceline.dispatch.stores.tables import config as config_table
 from paceline.dispatch.stores.workers import workers as stored_workers
 from paceline.dispatch.worker.heartbeats import is_attended, of_type
-from paceline.errors import NotFound
+from paceline.errors import NotFound, StoreError
+from paceline.sql.schema import database_now
 from paceline.sql.schema import now as database_clock
 
 # -- config ------------------------------------------------------------------------------------------------------
 
 
+_THESE_TYPES = config_table.c.item_type.in_(sa.bindparam("item_types", expanding=True))
 # Made once: every cycle runs it.
-_CONFIG = sa.select(config_table).where(config_table.c.item_type == sa.bindparam("item_type"))
+_CONFIGS = sa.select(config_table).where(_THESE_TYPES)
 
 
-def config(connection: sa.Connection, item_type: str) -> DispatchConfig | None:
-    row = connection.execute(_CONFIG, {"item_type": item_type}).one_or_none()
-    return None if row is None else dispatch_config(row)
+def configs_of(connection: sa.Connection, item_types: Sequence[str]) -> list[DispatchConfig | StoreError | None]:
+    """The settings of these types, in order; an error for a type whose settings are wrong."""
+    rows: dict[str, Any] = {}
+    for some in chunks(list(item_types)):
+        rows.update({row.item_type: row for row in connection.execute(_CONFIGS, {"item_types": some})})
+    return [_config_or_error(rows.get(item_type)) for item_type in item_types]
+
+
+def _config_or_error(row: Any) -> DispatchConfig | StoreError | None:
+    try:
+        return None if row is None else dispatch_config(row)
+    except StoreError as error:
+        return error
 
 
 def configs(connection: sa.Connection) -> list[DispatchConfig]:
@@ -156,7 +169,12 @@ def ended_holds(item_type: str, until: datetime, limit: int, dialect: str) -> sa
     )
 
 
-def stale(
+def stale(connection: sa.Connection, requests: Sequence[StaleRequest]) -> list[list[SilentClaim]]:
+    """The claims that each request asks for."""
+    return [_stale(connection, *request) for request in requests]
+
+
+def _stale(
     connection: sa.Connection, item_type: str, stale_after: timedelta, limit: int, now: datetime | None
 ) -> list[SilentClaim]:
     moment, dialect = now or database_clock(connection), connection.dialect.name
@@ -172,6 +190,41 @@ def stale(
         )
         for row in rows
     ]
+
+
+def outlooks(
+    connection: sa.Connection, item_types: Sequence[str], finds_due: bool, now: datetime | None
+) -> list[Outlook]:
+    if connection.dialect.name == "sqlite":
+        now = now or database_clock(connection)
+    found = []
+    for some in chunks(item_types):
+        for row in connection.execute(_outlooks(connection.dialect.name, finds_due), {"item_types": some}):
+            config, moment = _config_or_error(row), now or row.moment
+            if isinstance(config, DispatchConfig):
+                next_due = row.next_due if finds_due else moment
+                found.append(Outlook(config, moment, next_due, row.silent_since, row.hold_ends))
+    return found
+
+
+@cache
+def _outlooks(dialect: str, finds_due: bool) -> sa.Select[Any]:
+    """By item type the first row of three indexes: its cost depends on no backlog. Made once: every worker runs it all
+    the time."""
+
+    def first(rows: str, column: str) -> sa.ColumnElement[Any]:
+        mine = among(rows, dialect), only(rows, "item_type", dialect) == config_table.c.item_type
+        statement = sa.select(sa.func.min(only(rows, column, dialect))).select_from(queue).where(*mine)
+        return statement.correlate(config_table).scalar_subquery()
+
+    moment = sa.null() if dialect == "sqlite" else database_now()
+    return sa.select(
+        config_table,
+        moment.label("moment"),
+        (first(READY, "due_at") if finds_due else sa.null()).label("next_due"),
+        first(IN_FLIGHT, "seen_at").label("silent_since"),
+        first(UNKNOWN, "due_at").label("hold_ends"),
+    ).where(_THESE_TYPES)
 
 
 def holds(connection: sa.Connection, claims: Sequence[Claim]) -> list[bool]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from paceline.batching import Batcher
 from paceline.dispatch.decisions import batch_name
 from paceline.dispatch.model import Batch, ClaimedItem
 from paceline.dispatch.stores import postgres_claims
+from paceline.dispatch.stores.postgres_claims import ClaimCall, ClaimResult
 from paceline.dispatch.stores.rows import ClaimRequest, Group, Position
 from paceline.dispatch.turns import in_turns, rotated
 from paceline.sql.engine import Database
@@ -21,6 +23,9 @@ LOOK_PAUSE = 20
 """… for this many times the duration of the search: while an old snapshot is open, the index keeps dead entries of
 claimed rows, and a dispatcher must not spend its time on stepping over them. That long an item may wait that is due
 earlier than the last claimed one, or that is the first of its lane."""
+
+TOGETHER = 100
+"""Claims of so many item types at the same moment share a transaction."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,7 @@ class Claims:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._statements: Batcher[ClaimCall, ClaimResult] = Batcher(self._claim_together, max_batch=TOGETHER)
         self._turns: dict[str, _Turns] = {}
 
     def reset_positions(self, item_type: str) -> None:
@@ -60,7 +66,7 @@ class Claims:
         while True:
             bytes_left = request.max_bytes - sum(len(item.context_json or "") for item in items)
             rest = request._replace(limit=request.limit - len(items), max_bytes=bytes_left)
-            claimed = await self._database.flush(postgres_claims.claim, rest, now, positions, batch_id)
+            claimed = await self._statements.submit(ClaimCall(rest, now, positions, batch_id))
             if positions is None:
                 seconds = time.monotonic() - began if claimed.look_seconds is None else claimed.look_seconds
                 turns.looked_at, turns.pause = began, LOOK_PAUSE * seconds if seconds > SLOW_SECONDS else 0.0
@@ -78,6 +84,9 @@ class Claims:
         if items:
             turns.after = items[-1].lane
         return Batch(batch_id, claimed_at or now or datetime.now(UTC), items, is_cut=is_cut)
+
+    async def _claim_together(self, calls: Sequence[ClaimCall]) -> list[ClaimResult]:
+        return await self._database.flush(postgres_claims.claim, calls)
 
 
 def _interleaved(items: list[ClaimedItem], after: str) -> list[ClaimedItem]:

@@ -312,27 +312,29 @@ def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | No
     return [n in held for n in range(1, len(claims) + 1)]
 
 
-def run_by_key(
-    connection: sa.Connection, statement: Statement, parameters: Sequence[str | None], before: Sequence[Call] = ()
-) -> Rows:
-    """The statement's rows: in its own transaction (`Database.flush`), planned by key, or in the caller's. All is sent
-    at once, including COMMIT: a process that freezes holds no lock."""
+def run_by_key(connection: sa.Connection, statement: Statement, parameters: Sequence[str | None]) -> Rows:
+    """`run_all_by_key` for one statement: its rows."""
+    return run_all_by_key(connection, [(statement, parameters)])[0]
+
+
+def run_all_by_key(connection: sa.Connection, calls: Sequence[Call]) -> list[Rows]:
+    """Each statement's rows: in their own transaction (`Database.flush`), planned by key, or in the caller's. All is
+    sent at once, including COMMIT: a process that freezes holds no lock."""
 
     is_alone = connection.get_execution_options().get(OWN_TRANSACTION, False)
 
-    async def work(raw: Raw) -> Rows:
-        calls = [*before, (statement, parameters)]
+    async def work(raw: Raw) -> list[Rows]:
         if not (raw.autocommit or is_alone):
             begun = raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
-            return (await execute_pipeline(raw, calls if begun else [(BEGIN, ()), *calls]))[-1]
+            return (await execute_pipeline(raw, calls if begun else [(BEGIN, ()), *calls]))[-len(calls) :]
         try:
-            return (await execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ()), *calls, (COMMIT, ())]))[-2]
+            return (await execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ()), *calls, (COMMIT, ())]))[2:-1]
         except PacelineError:
             if raw.pgconn.transaction_status == pq.TransactionStatus.INERROR:
                 await execute_pipeline(raw, [(ROLLBACK, ())])
             raise
 
-    rows: Rows = run_async(connection, work)
+    rows: list[Rows] = run_async(connection, work)
     return rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from paceline.dispatch.decisions import batch_name
 from paceline.dispatch.model import CONTEXT_VERSION, Batch, Claim, ClaimedItem
-from paceline.dispatch.stores.postgres import MICROSECOND, instant, run_by_key
+from paceline.dispatch.stores.postgres import MICROSECOND, Call, instant, run_all_by_key
 from paceline.dispatch.stores.rows import ClaimRequest, Group, Position, worker_name
 from paceline.dispatch.worker.heartbeats import code_version
-from paceline.sql.pipeline import Statement, numbers, text_of, texts
+from paceline.sql.pipeline import Rows, Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_LANES = 1000
@@ -171,18 +170,39 @@ class ClaimResult(NamedTuple):
     """The duration of the search for groups, if it claimed anything."""
 
 
-def claim(
-    connection: sa.Connection,
-    request: ClaimRequest,
-    now: datetime | None,
-    positions: Mapping[Group, Position] | None = None,
-    batch_id: str | None = None,
-) -> ClaimResult:
-    """Claims from the groups in `positions`, starting there; without them, from all groups that have due items."""
+class ClaimCall(NamedTuple):
+    """One claim of an item type: from the groups in `positions`, starting there; without them, from all groups that
+    have due items."""
+
+    request: ClaimRequest
+    now: datetime | None
+    positions: Mapping[Group, Position] | None
+    batch_id: str
+
+
+def claim(connection: sa.Connection, calls: Sequence[ClaimCall]) -> list[ClaimResult]:
+    """Claims of several types, as one transaction in one flush. Each has its own statement, so its cost depends on no
+    other type's backlog."""
+    statements: list[Call] = []
+    places: list[int] = []
+    # In the order of the types: two claims that lock the places of several types wait for each other in one order.
+    order = sorted(range(len(calls)), key=lambda n: calls[n].request.item_type)
+    for n in order:
+        request = calls[n].request
+        if request.places.are_limited:
+            statements.append((LOCK_PLACES, [request.item_type]))
+        places.append(len(statements))
+        statements.append((CLAIM, _parameters(calls[n])))
+    rows = run_all_by_key(connection, statements)
+    results = {n: _result(calls[n], rows[place]) for n, place in zip(order, places, strict=True)}
+    return [results[n] for n in range(len(calls))]
+
+
+def _parameters(call: ClaimCall) -> list[str | None]:
+    request, now, positions, batch_id = call
     item_type, places = request.item_type, request.places
-    batch_id = batch_id or batch_name()
     groups = positions or {}
-    parameters = [
+    return [
         instant(now),
         item_type,
         str(request.look_ahead // MICROSECOND),
@@ -201,7 +221,11 @@ def claim(
         worker_name(),
         code_version(),
     ]
-    rows = run_by_key(connection, CLAIM, parameters, [(LOCK_PLACES, [item_type])] if places.are_limited else [])
+
+
+def _result(call: ClaimCall, rows: Rows) -> ClaimResult:
+    request, now, _, batch_id = call
+    item_type = request.item_type
     if not rows:
         return ClaimResult(Batch(batch_id, now or datetime.now(UTC), []), {}, [])
     items: list[ClaimedItem] = []

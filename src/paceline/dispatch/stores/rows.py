@@ -56,6 +56,15 @@ class ClaimRequest(NamedTuple):
     """The lane that was served last: the one after it is the first in turn."""
 
 
+class StaleRequest(NamedTuple):
+    """Up to `limit` claims in flight without a heartbeat for `stale_after`."""
+
+    item_type: str
+    stale_after: timedelta
+    limit: int
+    now: datetime | None
+
+
 def worker_name() -> str:
     """The host and the process, for the rows of its claims."""
     return f"{socket.gethostname()[:LONGEST_HOST]}:{os.getpid()}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import sqlalchemy as sa
+
+from paceline.batching import Batcher
 from paceline.dispatch.changes import ChangeResult, ItemChange, Preview
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.encryption import Encryption
@@ -23,6 +26,7 @@ from paceline.dispatch.model import (
     EnqueueResult,
     Item,
     ItemReport,
+    Outlook,
     Progress,
     PruneResult,
     QueueStats,
@@ -52,10 +56,10 @@ from paceline.dispatch.stores import (
 )
 from paceline.dispatch.stores.identity import Identity
 from paceline.dispatch.stores.periodic import SqlPeriodicStore
-from paceline.dispatch.stores.rows import ClaimRequest
+from paceline.dispatch.stores.rows import ClaimRequest, StaleRequest
 from paceline.dispatch.stores.workers import SqlWorkerStore
 from paceline.dispatch.turns import UNLIMITED, Places
-from paceline.errors import Conflict, SlotCancelled
+from paceline.errors import Conflict, SlotCancelled, StoreError
 from paceline.sql.engine import Database
 from paceline.sql.hints import notify
 
@@ -109,6 +113,9 @@ class SqlQueueStore:
         enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
         self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
         self._settling = Settling(self._write_changes)
+        self._configs: Batcher[str, DispatchConfig | None] = Batcher(self._read_configs)
+        self._looking_for_stale: Batcher[StaleRequest, list[SilentClaim]] = Batcher(self._read_stale)
+        self._claiming: Batcher[tuple[ClaimRequest, datetime | None], Batch] = Batcher(self._claim_together)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
@@ -117,10 +124,27 @@ class SqlQueueStore:
     # -- dispatching ---------------------------------------------------------------------------------------------
 
     async def config(self, item_type: str) -> DispatchConfig | None:
-        config = await self._database.read(admin_queries.config, item_type)
-        if config is not None:
-            (self._limited.add if config.places.are_limited else self._limited.discard)(item_type)
-        return config
+        return await self._configs.submit(item_type)
+
+    async def _read_configs(self, item_types: Sequence[str]) -> Sequence[DispatchConfig | StoreError | None]:
+        found = await self._database.read(admin_queries.configs_of, item_types)
+        for config in found:
+            if isinstance(config, DispatchConfig):
+                self._note_places(config)
+        return found
+
+    def _note_places(self, config: DispatchConfig) -> None:
+        (self._limited.add if config.places.are_limited else self._limited.discard)(config.item_type)
+
+    async def outlooks(
+        self, item_types: Sequence[str], *, finds_due: bool = True, now: datetime | None = None
+    ) -> list[Outlook]:
+        for item_type in item_types:
+            self._wakeup(item_type)  # subscribed before the look: later items wake `wait`
+        found = await self._database.read(admin_queries.outlooks, item_types, finds_due, now)
+        for outlook in found:
+            self._note_places(outlook.config)
+        return found
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
@@ -240,16 +264,22 @@ class SqlQueueStore:
     async def _claim(self, request: ClaimRequest, now: datetime | None) -> Batch:
         if self._claims is not None:
             return await self._claims.claim(request, now)
-        request = request._replace(after=self._served.get(request.item_type, ""))
-        batch: Batch = await self._database.write(self._claim_statement, request, now)
+        batch = await self._claiming.submit((request._replace(after=self._served.get(request.item_type, "")), now))
         if batch.items:
             self._served[request.item_type] = batch.items[-1].lane
         return batch
 
+    async def _claim_together(self, requests: Sequence[tuple[ClaimRequest, datetime | None]]) -> list[Batch]:
+        """Claims of several types at the same moment share a transaction."""
+        return await self._database.write(_claim_each, self._claim_statement, requests)
+
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
     ) -> list[SilentClaim]:
-        return await self._database.read(admin_queries.stale, item_type, stale_after, limit, now)
+        return await self._looking_for_stale.submit(StaleRequest(item_type, stale_after, limit, now))
+
+    async def _read_stale(self, requests: Sequence[StaleRequest]) -> list[list[SilentClaim]]:
+        return await self._database.read(admin_queries.stale, requests)
 
     async def settle(
         self,
@@ -334,8 +364,13 @@ class SqlQueueStore:
     ) -> list[bool]:
         return await self._database.write(reports.record_progress, progress, now)
 
-    async def wait(self, item_type: str, timeout: float) -> None:
-        await self._hints.wait(self._wakeup(item_type), timeout)
+    async def wait(self, item_types: Collection[str], timeout: float) -> list[str]:
+        events = {item_type: self._wakeup(item_type) for item_type in item_types}
+        await self._hints.wait_for_any(events, timeout)
+        hinted = [item_type for item_type, event in events.items() if event.is_set()]
+        for item_type in hinted:
+            events[item_type].clear()
+        return hinted
 
     def beside(self) -> SqlQueueStore | None:
         """A store on the same database with a connection of its own, for another event loop; None if the database is in
@@ -510,6 +545,14 @@ class SqlQueueStore:
         self._hints.wake([item_type])
         if self._postgres:
             await self._database.once(notify, item_type)
+
+
+def _claim_each(
+    connection: sa.Connection,
+    claim: Callable[[sa.Connection, ClaimRequest, datetime | None], Batch],
+    requests: Sequence[tuple[ClaimRequest, datetime | None]],
+) -> list[Batch]:
+    return [claim(connection, *request) for request in requests]
 
 
 def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> list[EnqueueResult]:

@@ -16,7 +16,7 @@ from paceline.dispatch.model import EnqueueRequest
 from paceline.dispatch.stores import groups
 from paceline.dispatch.stores.groups import Steps
 from paceline.dispatch.stores.identity import FIELD, NO_QUEUE, POSTGRES, Identity, Row
-from paceline.errors import InvalidInput, StoreError
+from paceline.errors import Conflict, InvalidInput, StoreError
 from paceline.sql.errors import DRIVER_ERRORS, fault, translated
 
 ACCEPTED = (
@@ -25,6 +25,11 @@ ACCEPTED = (
 )
 NO_TRANSACTION = "has no transaction open and commits every statement by itself; begin a transaction first"
 ASYNCPG = "asyncpg is not supported; use psycopg (in SQLAlchemy: postgresql+psycopg://)"
+
+READ_TOO_EARLY = (
+    "the transaction has read before, and another process has written since, so that it can't write any more; roll it "
+    'back, and begin it with BEGIN IMMEDIATE (in Django: "OPTIONS": {"transaction_mode": "IMMEDIATE"})'
+)
 
 Keys = set[tuple[str, str]]
 
@@ -52,6 +57,7 @@ async def enqueue(
             _check(dialect, "sqlite", _autocommits(owner))
             with _borrow(owner) as borrowed:
                 identity.check_file(borrowed)
+                _begin_to_write(borrowed)
                 return statements.enqueue(borrowed, requests, now, hints)  # type: ignore[no-any-return]
         if _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
             await identity.check_server(*await owner.run_sync(_checked, dialect, identity))
@@ -60,7 +66,7 @@ async def enqueue(
             await identity.check_server(*_checked(owner, dialect, identity))
             return statements.enqueue(owner, requests, now, hints)  # type: ignore[no-any-return]
     except DRIVER_ERRORS as error:
-        raise _explain_error(translated(error)) from error
+        raise _explain_error(_translated(error)) from error
     module = type(connection).__module__
     raise InvalidInput(FIELD, ASYNCPG if module.partition(".")[0] == "asyncpg" else ACCEPTED)
 
@@ -80,13 +86,14 @@ async def run_steps(identity: Identity, dialect: str, connection: Any, steps: St
             _check(dialect, "sqlite", _autocommits(owner))
             with _borrow(owner) as borrowed:
                 identity.check_file(borrowed)
+                _begin_to_write(borrowed)
                 groups.run_steps(borrowed, steps)
         elif _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
             await owner.run_sync(groups.run_steps, steps)
         elif isinstance(owner, sa.Connection):
             groups.run_steps(owner, steps)
     except DRIVER_ERRORS as error:
-        raise _explain_error(translated(error)) from error
+        raise _explain_error(_translated(error)) from error
 
 
 async def _steps_with_psycopg(connection: Any, steps: Steps) -> None:
@@ -132,6 +139,7 @@ def _checked(connection: sa.Connection, dialect: str, identity: Identity) -> tup
     raw = connection.connection.driver_connection
     if dialect == "sqlite":
         identity.check_file(connection)
+        _begin_to_write(connection)
     if dialect != "postgresql" or identity.is_known(raw):
         return raw, ()
     return raw, tuple(connection.exec_driver_sql(POSTGRES).one())
@@ -185,6 +193,18 @@ def _autocommits(raw: Any) -> bool:
         by_itself = raw.isolation_level is None or getattr(raw, "autocommit", False) is True
         return by_itself and not raw.in_transaction
     return getattr(raw, "autocommit", False) is True
+
+
+def _begin_to_write(connection: sa.Connection) -> None:
+    """Waits until the caller's transaction in SQLite may write. One that read first could not wait: it fails if
+    another process has written since."""
+    connection.exec_driver_sql("DELETE FROM paceline_dispatch_queue WHERE 0").close()
+
+
+def _translated(error: Exception) -> StoreError:
+    if getattr(getattr(error, "orig", error), "sqlite_errorname", None) == "SQLITE_BUSY_SNAPSHOT":
+        return Conflict(READ_TOO_EARLY)
+    return translated(error)
 
 
 def _explain_error(error: StoreError) -> StoreError | InvalidInput:

@@ -589,12 +589,6 @@ class Tasks:
                 prefetch=self._prefetch,
                 grace=self._grace,
             )
-        for domain in domains:
-            if domain.config.on_unknown != OnUnknown.RETRY:
-                raise ConfigurationError(
-                    "on_unknown",
-                    f"{domain.item_type} must have on_unknown='retry' on Temporal; remove it, or Temporal",
-                )
         # Imported here: the SDK is an extra.
         from paceline.dispatch.engines.temporal.dispatching import dispatching_on_temporal
 

@@ -29,7 +29,17 @@ from paceline.dispatch.decisions import (
     unrunnable,
 )
 from paceline.dispatch.encryption import InvalidCiphertext, shown_key
-from paceline.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim, ClaimedItem, read_json
+from paceline.dispatch.model import (
+    CONTEXT_VERSION,
+    Action,
+    Batch,
+    BatchSummary,
+    Change,
+    Claim,
+    ClaimedItem,
+    Outlook,
+    read_json,
+)
 from paceline.dispatch.ports import (
     DispatchObserver,
     Execution,
@@ -113,19 +123,33 @@ class DispatchCycle:
         await begun.record()
         return begun.report
 
-    async def begin(self, item_type: str, *, now: datetime | None = None) -> BegunCycle:
-        """One cycle up to the starts; the caller writes its record.
+    async def look(
+        self, item_types: Sequence[str], *, finds_due: bool = True, now: datetime | None = None
+    ) -> dict[str, Outlook]:
+        """By item type, if it has settings: what there is to do. Without `finds_due`, the claim must find out."""
+        requested_at = uptime()
+        found = await self._store.outlooks(item_types, finds_due=finds_due, now=now)
+        return {one.config.item_type: one._replace(requested_at=requested_at) for one in found}
+
+    def has_work(self, outlook: Outlook) -> bool:
+        """Whether a cycle would do anything: a claim is stale, or an item is due and may be claimed."""
+        config = outlook.config
+        return outlook.needs_recovery or (config.enabled and outlook.is_due(self._look_ahead(config)))
+
+    async def begin(self, item_type: str, *, outlook: Outlook | None = None, now: datetime | None = None) -> BegunCycle:
+        """One cycle up to the starts; the caller writes its record. With an `outlook` of the last look it reads no
+        settings, and recovers only if there is something to recover.
 
         Raises:
             NotFound: there is no such item type.
             StoreError: the store failed; whatever was claimed by then is found by stale recovery.
         """
-        began, config_requested_at = time.monotonic(), uptime()
-        config = await self._store.config(item_type)
+        began, config_requested_at = time.monotonic(), uptime() if outlook is None else outlook.requested_at
+        config = await self._store.config(item_type) if outlook is None else outlook.config
         if config is None:
             raise NotFound("item type", item_type)
         # Also while the kill switch is off: items in flight in a process that died must be recovered too.
-        recovered = await self.recover(config, now=now)
+        recovered = await self.recover(config, now=now) if outlook is None or outlook.needs_recovery else 0
         if not config.enabled:
             interval = float(config.dispatch_interval_secs)
             report = CycleReport(item_type, interval, config.batch_size, enabled=False, recovered=recovered)
@@ -224,10 +248,13 @@ class DispatchCycle:
         room = self._engine.room(config)
         return config.batch_size if room is None else min(config.batch_size, room)
 
+    def _look_ahead(self, config: DispatchConfig) -> timedelta:
+        return config.look_ahead if self._engine.looks_ahead(config.item_type) else timedelta(0)
+
     async def claim(self, config: DispatchConfig, limit: int, *, now: datetime | None = None) -> Batch:
         """Claims due items, with their contexts."""
         claim_requested_at = uptime()
-        look_ahead = config.look_ahead if self._engine.looks_ahead(config.item_type) else timedelta(0)
+        look_ahead = self._look_ahead(config)
         with self._engine.reserved(config, limit) as at_once:
             limit = at_once or limit
             batch = await self._store.claim(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 
 from paceline.dispatch.model import CLAIM_BYTES
@@ -79,7 +79,7 @@ async def dispatching(
         try:
             async with asyncio.TaskGroup() as running:
                 running.create_task(worker.run())
-                exhausted = running.create_task(_end_when_exhausted(engine))
+                exhausted = running.create_task(end_when(engine.exhausted()))
                 try:
                     with watch.watching():
                         yield engine
@@ -92,7 +92,8 @@ async def dispatching(
             await outcomes.close()
 
 
-async def _end_when_exhausted(engine: LocalEngine) -> None:
-    message = await engine.exhausted()
+async def end_when(exhausted: Awaitable[str]) -> None:
+    """Raises `ThreadsExhausted` with the message of `exhausted`, when that is there."""
+    message = await exhausted
     log.error("%s", message)
     raise ThreadsExhausted(message)

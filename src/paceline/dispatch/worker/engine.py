@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from paceline import tracing
 from paceline.clock import uptime
 from paceline.dispatch import events
 from paceline.dispatch.config import DispatchConfig, OnUnknown
-from paceline.dispatch.current_task import CurrentTask, enter_task
+from paceline.dispatch.current_task import CurrentTask, current_task, enter_task
 from paceline.dispatch.downstream_turn import downstream_of, turn_of
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
 from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
@@ -101,7 +101,6 @@ class LocalEngine:
         self._max_context_bytes = max_context_bytes
         self._on_thread: dict[str, bool] = {}
         self._closing = False
-        self._all_abandoned = asyncio.Event()
         self._heartbeats: asyncio.Task[None] | None = None
         self._recalls: asyncio.Task[None] | None = None
         self._cancels: asyncio.Task[None] | None = None
@@ -221,14 +220,10 @@ class LocalEngine:
         return self._heartbeat_interval
 
     async def exhausted(self) -> str:
-        """Returns when all threads are held by functions that nobody waits for any more, with a message that says so:
-        this process can run no more plain functions."""
-        await self._all_abandoned.wait()
-        types = sorted(+self._places.abandoned)
-        return (
-            f"all {self._places.threads} threads are held by functions of {', '.join(types)} that ran beyond their "
-            "time-outs: this worker gives back what has not begun, and ends"
-        )
+        """`Places.exhausted`; from then on it takes no more work."""
+        message = await self._places.exhausted()
+        self._closing = True
+        return message
 
     @property
     def running(self) -> int:
@@ -311,7 +306,8 @@ class LocalEngine:
             if run.lost:
                 raise
             if self._closing:
-                if run.begun and not run.request.in_doubt and run.request.config.on_unknown != OnUnknown.RETRY:
+                is_inquiring = run.begun and current_task().in_doubt
+                if run.begun and not is_inquiring and run.request.config.on_unknown != OnUnknown.RETRY:
                     return self._unknown(run, OutcomeUnknown("its worker ended while it ran"))
                 return self._release("the engine was closed")
             if self._loop_ends():
@@ -409,7 +405,7 @@ class LocalEngine:
             run.current_claim, self._sink, request.lane, request.priority, place, self.is_closing, run.turn
         )
         current.in_doubt, current.is_last_inquiry = request.in_doubt, request.is_last_inquiry
-        current.is_used_up = run.claim.retries >= max(1, request.config.max_dispatch_retries)
+        current.is_used_up = request.config.is_used_up(run.claim.retries)
         enter_task(current)
         if not tracing.is_on():
             return await execute_on(place, run.execute, item_id, context)
@@ -462,21 +458,28 @@ class LocalEngine:
         have waited for a place so long that another process may have one."""
         while True:
             await asyncio.sleep(SWITCH_SECONDS)
-            for item_type in {run.claim.item_type for run in self._runs.values() if not run.begun}:
-                # While the store can't be read, nothing begins.
-                with contextlib.suppress(StoreError, NotFound):
-                    if not await self._sink.enabled(item_type):
-                        await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
-                        for run in self._runs.values():
-                            if run.claim.item_type == item_type:
-                                self._recall_run(run, OFF)
-            if self._places.abandoned.total() >= self._places.threads:
-                self._closing = True
-                self._all_abandoned.set()
+            waiting = {run.claim.item_type for run in self._runs.values() if not run.begun}
+            # All at once, so that the store can read their switches together.
+            off = {item_type for item_type, on in zip(waiting, await self._switches(waiting), strict=True) if not on}
+            if off:
+                await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
+            for run in self._runs.values():
+                if run.claim.item_type in off:
+                    self._recall_run(run, OFF)
             longest = uptime() - MAX_WAIT_FOR_PLACE
             for run in self._runs.values():
                 if run.waits_since is not None and run.waits_since < longest:
                     self._recall_run(run, NO_PLACE)
+
+    async def _switches(self, item_types: Iterable[str]) -> list[bool]:
+        """The kill switches. One that can't be read counts as on: while the store can't be read, nothing begins."""
+
+        async def is_on(item_type: str) -> bool:
+            with contextlib.suppress(StoreError, NotFound):
+                return await self._sink.enabled(item_type)
+            return True
+
+        return await asyncio.gather(*map(is_on, item_types))
 
     def _recall_run(self, run: Run, reason: str) -> None:
         waits = not (run.begun or run.executed or run.lost or run.recalled)

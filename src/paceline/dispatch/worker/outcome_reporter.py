@@ -89,6 +89,14 @@ class OutcomeReporter:
             return await self._batcher.submit(after_last_inquiry(claim, error))
         return await self._with_config(claim, lambda config: after_unknown(claim, config, error, pause, traceback))
 
+    async def lost(self, claim: Claim, error: str) -> bool:
+        found = await self._store.find(claim.item_type, claim.item_id)
+        if found is None:
+            return False
+        if found[0].begun_at is None:
+            return await self.released(claim, f"{error}; it had not begun")
+        return await self.unknown(claim, error)
+
     async def decided(self, claim: Claim) -> bool:
         return await self._store.decided(claim)
 

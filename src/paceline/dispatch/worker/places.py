@@ -19,6 +19,8 @@ R = TypeVar("R")
 
 DEFAULT_CONCURRENCY = 100
 DEFAULT_THREADS = 8
+ABANDONED_SECONDS = 0.25
+"""How long all threads are held by abandoned functions before a process gives up: one may be about to return."""
 
 Group = tuple[str, str]
 """An item type and a lane."""
@@ -49,6 +51,7 @@ class Places:
         self.threads = threads
         self.abandoned: Counter[str] = Counter()
         """By item type: threads whose functions run although nobody waits for them any more."""
+        self._all_abandoned = asyncio.Event()
         self._free = concurrency
         self._free_threads = threads
         self._most_at_permit = most_at_permit
@@ -66,6 +69,18 @@ class Places:
     def free_at_permit(self, item_type: str, *, on_thread: bool = False) -> int:
         """How many places executions of a type that need permits could take now."""
         return min(self._room_at_permit(item_type, on_thread), self.free(on_thread=on_thread))
+
+    async def exhausted(self) -> str:
+        """Returns when all threads are held by functions that nobody waits for any more, with a message that says so:
+        this process can run no more plain functions."""
+        while not self._all_abandoned.is_set():
+            await self._all_abandoned.wait()
+            await asyncio.sleep(ABANDONED_SECONDS)
+        types = sorted(+self.abandoned)
+        return (
+            f"all {self.threads} threads are held by functions of {', '.join(types)} that ran beyond their "
+            "time-outs: this worker gives back what has not begun, and ends"
+        )
 
     async def acquire(
         self, item_type: str, lane: str, priority: int, *, on_thread: bool = False, needs_permit: bool = False
@@ -99,6 +114,14 @@ class Places:
     def _room_at_permit(self, item_type: str, on_thread: bool) -> int:
         half = max(1, (self.threads if on_thread else self.concurrency) // 2)
         return min(self._most_at_permit(item_type), half) - self._at_permit[item_type]
+
+    def abandon(self, item_type: str, threads: int) -> None:
+        """So many more threads run functions that nobody waits for, or fewer."""
+        self.abandoned[item_type] += threads
+        if self.abandoned.total() >= self.threads:
+            self._all_abandoned.set()
+        else:
+            self._all_abandoned.clear()
 
     def give_back(self, item_type: str, *, on_thread: bool, at_permit: bool) -> None:
         """Frees a place: the next waiters get it."""
@@ -176,7 +199,8 @@ class Place:
         def over() -> None:
             nonlocal is_over
             is_over = True
-            self._places.abandoned[self._item_type] -= is_abandoned
+            if is_abandoned:
+                self._places.abandon(self._item_type, -1)
             self.release()
 
         try:
@@ -184,7 +208,7 @@ class Place:
         finally:
             if not is_over:
                 is_abandoned = True
-                self._places.abandoned[self._item_type] += 1
+                self._places.abandon(self._item_type, 1)
 
     def release(self) -> None:
         """Frees the place, when its function has returned too."""

@@ -14,7 +14,17 @@ from paceline.errors import ConfigurationError
 from paceline.limits import holds
 from paceline.limits.chain import conclude
 from paceline.limits.keys import KeyStart
-from paceline.limits.model import CalendarWindow, Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
+from paceline.limits.model import (
+    CalendarWindow,
+    Charge,
+    Concurrency,
+    Decision,
+    Reason,
+    Rule,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
 from paceline.limits.ports import Hold, Settlement
 from paceline.redis.protocol import Script, packed, word
 from paceline.redis.redirects import slot_of
@@ -89,32 +99,45 @@ class Commands:
         return b"".join(words + charges)
 
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
-        keys, arguments = names(chain, self._prefix), [_charge(*charge[1:], now_us) for charge in chain]
-        held = spend and hold is not None
-        mode = (b"c" if hold is not None and hold.places else b"h") if held else b"s" if spend else b"p"
-        if hold is not None and held:
-            keys.append(hold_name(holds.held_part(chain, hold.places), hold.id, self._prefix))
-            arguments.append(b"%d" % hold.ttl_us)
-        return self.script.call(keys, [mode + _time(now_us), *arguments])
+        keys, charges = self._words(chain, now_us)
+        if spend and hold is not None:
+            mode = b"c" if hold.places else b"h"
+            keys.append(word(hold_name(holds.held_part(chain, hold.places), hold.id, self._prefix)))
+            charges.append(word(b"%d" % hold.ttl_us))
+        else:
+            mode = b"s" if spend else b"p"
+        return self._call(mode, keys, charges, now_us)
 
     def refunding(self, chain: Sequence[Charge], now_us: int | None) -> bytes:
-        return self.script.call(
-            names(chain, self._prefix), [b"r" + _time(now_us), *(_charge(*charge[1:], now_us) for charge in chain)]
-        )
+        return self._call(b"r", *self._words(chain, now_us), now_us)
 
     def settling(self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], now_us: int | None) -> bytes:
-        keys = [*names(chain, self._prefix), hold_name(chain, hold_id, self._prefix)]
         costs = holds.per_charge(actual, chain)
-        charges = [_charge(charge.rule, cost, now_us) for charge, cost in zip(chain, costs, strict=True)]
-        return self.script.call(keys, [b"t" + _time(now_us), *charges])
+        actuals = [Charge(charge.key, charge.rule, cost) for charge, cost in zip(chain, costs, strict=True)]
+        keys, charges = self._words(actuals, now_us)
+        keys.append(word(hold_name(chain, hold_id, self._prefix)))
+        return self._call(b"t", keys, charges, now_us)
 
     def renewing(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, now_us: int | None) -> bytes:
-        keys = [*names(chain, self._prefix), hold_name(chain, hold_id, self._prefix)]
-        charges = [_charge(charge.rule, 0, now_us) for charge in chain]
-        return self.script.call(keys, [b"n" + _time(now_us), *charges, b"%d" % ttl_us])
+        keys, charges = self._words([Charge(charge.key, charge.rule, 0) for charge in chain], now_us)
+        keys.append(word(hold_name(chain, hold_id, self._prefix)))
+        return self._call(b"n", keys, [*charges, word(b"%d" % ttl_us)], now_us)
 
     def resetting(self, chain: Sequence[Charge]) -> bytes:
         return packed(b"DEL", *names(chain, self._prefix))
+
+    def _words(self, chain: Sequence[Charge], now_us: int | None) -> tuple[list[bytes], list[bytes]]:
+        """The names of a chain's states and its charges, packed."""
+        keys, charges = [], []
+        for key, rule, cost in chain:
+            suffix, charge = self._ends.get((rule, cost)) or self._end(rule, cost, now_us)
+            keys.append(word(_name(self._start, key, suffix)))
+            charges.append(charge)
+        return keys, charges
+
+    def _call(self, mode: bytes, keys: Sequence[bytes], charges: Sequence[bytes], now_us: int | None) -> bytes:
+        head = self.script.head(len(keys), 1 + len(charges))
+        return b"".join((head, *keys, word(mode + _time(now_us)), *charges))
 
     def _head(self, shape: tuple[int, bool]) -> bytes:
         count, once = shape
@@ -236,6 +259,8 @@ def _charge(rule: Rule, cost: int, now_us: int | None) -> bytes:
         a, b, c = spec.edges(time_ns() // 1000 if now_us is None else now_us)
     elif isinstance(spec, SlidingWindow):
         a, b, c = spec.window_us, spec.grain_us, spec.grains
+    elif isinstance(spec, SlidingLog | Concurrency):
+        a, b, c = spec.window_us, spec.grain_us, 0
     else:
         a, b, c = spec.window_us, 0, 0
     return _CHARGE.pack(spec.tag, rule.shadow, cost, spec.size, spec.life_us, a, b, c)

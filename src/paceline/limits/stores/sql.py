@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,6 +29,7 @@ from paceline.limits.stores.locked_rows import Cell, LockedRows, cell_of, hold_r
 from paceline.limits.stores.tables import limit_hold, limit_state
 from paceline.sql import migrate
 from paceline.sql.engine import Database
+from paceline.sql.schema import now as database_clock
 
 DEFAULT_DEADLINE = 5.0
 _ATTEMPTS = 10
@@ -39,11 +39,11 @@ _MOST_CELLS = 10_000
 _PRUNE_EVERY = 60.0
 _PRUNE_BATCH = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST_US = 250_000_000_000_000_000
+LATEST_US = 250_000_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """One caller's work and the rows it needs."""
 
     cells: tuple[Cell, ...]
@@ -52,7 +52,7 @@ class _Call:
     work: Callable[[LockedRows], Any]
 
 
-class _MissingRows(Exception):
+class MissingRows(Exception):
     """Rows to lock do not exist; nothing was done."""
 
     def __init__(self, cells: list[Cell]) -> None:
@@ -67,9 +67,15 @@ class AsyncSqlLimitStore:
         if self._database.dialect not in ("sqlite", "postgresql"):
             raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
         self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
-        self._batcher: Batcher[_Call, Any] = Batcher(self._flush, max_batch=_BATCH)
+        self._batcher: Batcher[Call, Any] = Batcher(self._flush, max_batch=_BATCH)
         self._is_file = self._database.dialect == "sqlite"
         self._pruned_at = time.monotonic()
+        self._execute = execute
+        if not self._is_file:
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from paceline.limits.stores import postgres_limits
+
+            self._execute = postgres_limits.execute
 
     async def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
@@ -114,7 +120,7 @@ class AsyncSqlLimitStore:
         """Deletes every expired row. Returns how many there were."""
         await migrate.prepare_once(self._database)
         total = 0
-        while count := await self._database.write(_prune):
+        while count := await self._database.write(prune):
             total += count
         return total
 
@@ -126,7 +132,7 @@ class AsyncSqlLimitStore:
     async def _submit(
         self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[LockedRows], Any], *, writes: bool = True
     ) -> Any:
-        call = _Call(tuple(map(cell_of, chain)), hold, writes, work)
+        call = Call(tuple(map(cell_of, chain)), hold, writes, work)
         if self._is_file and not migrate.is_prepared(self._database):
             # Creating the tables of a file, or waiting for the process that does, may exceed a decision's timeout, and
             # is no outage.
@@ -137,7 +143,7 @@ class AsyncSqlLimitStore:
         except TimeoutError as error:
             raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
 
-    async def _flush(self, calls: Sequence[_Call]) -> Sequence[Any]:
+    async def _flush(self, calls: Sequence[Call]) -> Sequence[Any]:
         # Outside the deadline: else every call would start, and roll back, a slow first migration.
         await migrate.prepare_once(self._database)
         try:
@@ -146,12 +152,12 @@ class AsyncSqlLimitStore:
         except TimeoutError as error:
             raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
 
-    async def _execute_batch(self, calls: Sequence[_Call]) -> Sequence[Any]:
+    async def _execute_batch(self, calls: Sequence[Call]) -> Sequence[Any]:
         for _ in range(_ATTEMPTS):
             prunes = time.monotonic() - self._pruned_at > _PRUNE_EVERY
             try:
-                results, pruned = await self._database.write(_in_one_transaction, calls, prunes)
-            except _MissingRows as missing:
+                results, pruned = await self._database.flush(self._execute, calls, prunes)
+            except MissingRows as missing:
                 await self._database.write(_make_rows, missing.cells)
             except Conflict:
                 continue  # rolled back as a whole: nothing was counted
@@ -198,55 +204,62 @@ class SqlLimitStore:
         self._background.close()
 
 
-def _in_one_transaction(connection: Connection, calls: Sequence[_Call], prunes: bool) -> tuple[list[Any], int]:
-    """The results of the calls, and how many expired rows were deleted."""
+def needed_rows(calls: Sequence[Call]) -> tuple[list[Cell], list[Cell], list[HoldName]]:
+    """The states that calls lock, those that they only read, and their holds; all sorted."""
     locked = sorted({cell for call in calls if call.writes for cell in call.cells})
     unlocked = sorted({cell for call in calls for cell in call.cells} - set(locked))
-    states = _read_states(connection, locked, lock=True)
-    missing = [cell for cell in locked if cell not in states]
-    if missing and connection.dialect.name == "postgresql":
-        raise _MissingRows(missing)
-    states |= _read_states(connection, unlocked, lock=False)
-    holds = _read_holds(connection, sorted({call.hold for call in calls if call.hold is not None}))
-    locked_rows = LockedRows({cell: state for cell, state in states.items() if state}, holds, _clock_us(connection))
-    results = [call.work(locked_rows) for call in calls]
-    _write_states(connection, locked_rows)
-    _write_holds(connection, locked_rows)
-    return results, _prune(connection) if prunes else 0
+    return locked, unlocked, sorted({call.hold for call in calls if call.hold is not None})
 
 
-# PostgreSQL parses a list of pairs as a tree as deep as the list is long, which takes time quadratic in its length and
-# fails at some ten thousand; arrays are read as they are. Sorted before rows are locked: all transactions lock in the
-# same order. Byte order, as Python sorts.
-_READ_ARRAYS = """
-    SELECT key, plan, state FROM paceline_limit_state AS s
-    WHERE (key, plan) IN (SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY key COLLATE "C", plan COLLATE "C"
-"""
-_LOCK_ARRAYS = f"{_READ_ARRAYS} FOR UPDATE OF s"
+def state_of(text: str) -> State | None:
+    """A state as it is stored."""
+    return tuple(map(int, text.split())) or None
 
 
-def _read_states(connection: Connection, cells: Sequence[Cell], *, lock: bool) -> dict[Cell, State | None]:
-    """The states of these cells, which are sorted."""
-    states: dict[Cell, State | None] = {}
-    for first in range(0, len(cells), _MOST_CELLS):
-        some = cells[first : first + _MOST_CELLS]
-        if connection.dialect.name == "postgresql":
-            keys, plans = map(list, zip(*some, strict=True))
-            rows = connection.exec_driver_sql(_LOCK_ARRAYS if lock else _READ_ARRAYS, (keys, plans))
-        else:
-            row = sa.tuple_(limit_state.c.key, limit_state.c.plan)
-            columns = limit_state.c.key, limit_state.c.plan, limit_state.c.state
-            rows = connection.execute(sa.select(*columns).where(row.in_(some)))
-        for key, plan, state in rows:
-            states[Cell(key, plan)] = tuple(map(int, state.split())) if state else None
-    return states
+def state_text(state: State) -> str:
+    """As it is stored."""
+    return " ".join(map(str, state))
+
+
+def marks_of(text: str) -> tuple[Mark, ...]:
+    """The marks of a hold as they are stored."""
+    numbers = iter(map(int, text.split()))
+    return tuple(Mark(tag, (time, end), cost) for tag, time, end, cost in zip(*[numbers] * 4, strict=True))
+
+
+def marks_text(marks: Sequence[Mark]) -> str:
+    """As they are stored."""
+    return " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]} {mark.cost}" for mark in marks)
+
+
+def execute(connection: Connection, calls: Sequence[Call], prunes: bool) -> tuple[list[Any], int]:
+    """The results of the calls, in one transaction of SQLite, and how many expired rows were deleted."""
+    locked, unlocked, names = needed_rows(calls)
+    states, holds = _read_states(connection, sorted({*locked, *unlocked})), _read_holds(connection, names)
+    # SQLite runs in this process, so its clock is this one; but SQLite shows only milliseconds of it.
+    rows = LockedRows(states, holds, time.time_ns() // 1000)
+    results = [call.work(rows) for call in calls]
+    _write_states(connection, rows)
+    _write_holds(connection, rows)
+    return results, prune(connection) if prunes else 0
 
 
 def _make_rows(connection: Connection, cells: Sequence[Cell]) -> None:
-    """Inserts rows that are as new, to be locked by a later transaction."""
-    expires_at = _instant(_clock_us(connection) + 60_000_000)
+    """Inserts rows that are as new, to be locked by a later transaction of PostgreSQL."""
+    expires_at = database_clock(connection) + timedelta(minutes=1)
     rows = [{"key": cell.key, "plan": cell.plan, "state": None, "expires_at": expires_at} for cell in cells]
-    _insert_rows(connection, limit_state, rows, updated=())
+    connection.execute(postgresql.insert(limit_state).on_conflict_do_nothing(), rows)
+
+
+def _read_states(connection: Connection, cells: Sequence[Cell]) -> dict[Cell, State]:
+    states: dict[Cell, State] = {}
+    for first in range(0, len(cells), _MOST_CELLS):
+        row = sa.tuple_(limit_state.c.key, limit_state.c.plan)
+        query = sa.select(limit_state.c.key, limit_state.c.plan, limit_state.c.state)
+        for key, plan, text in connection.execute(query.where(row.in_(cells[first : first + _MOST_CELLS]))):
+            if text and (state := state_of(text)):
+                states[Cell(key, plan)] = state
+    return states
 
 
 def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldName, HoldRecord]:
@@ -254,14 +267,9 @@ def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldN
         return {}
     query = sa.select(limit_hold).where(sa.tuple_(limit_hold.c.key, limit_hold.c.id).in_(names))
     return {
-        HoldName(row.key, row.id): HoldRecord(_marks(row.marks), _microseconds(row.expires_at), row.settled)
+        HoldName(row.key, row.id): HoldRecord(marks_of(row.marks or ""), _microseconds(row.expires_at), row.settled)
         for row in connection.execute(query)
     }
-
-
-def _marks(text: str | None) -> tuple[Mark, ...]:
-    numbers = iter(map(int, (text or "").split()))  # Oracle's empty text is NULL
-    return tuple(Mark(tag, (time, end), cost) for tag, time, end, cost in zip(*[numbers] * 4, strict=True))
 
 
 def _write_states(connection: Connection, locked_rows: LockedRows) -> None:
@@ -269,7 +277,7 @@ def _write_states(connection: Connection, locked_rows: LockedRows) -> None:
         {
             "key": cell.key,
             "plan": cell.plan,
-            "state": None if state is None else " ".join(map(str, state)),
+            "state": None if state is None else state_text(state),
             "expires_at": _instant(expires_us),
         }
         for cell, (state, expires_us) in sorted(locked_rows.state_writes.items())
@@ -283,7 +291,7 @@ def _write_holds(connection: Connection, locked_rows: LockedRows) -> None:
             "key": name.key,
             "id": name.id,
             "settled": record.settled,
-            "marks": " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]} {mark.cost}" for mark in record.marks),
+            "marks": marks_text(record.marks),
             "expires_at": _instant(record.expires_us),
         }
         for name, record in sorted(locked_rows.hold_writes.items())
@@ -291,9 +299,9 @@ def _write_holds(connection: Connection, locked_rows: LockedRows) -> None:
     _insert_rows(connection, limit_hold, rows, updated=("settled", "marks", "expires_at"))
 
 
-def _prune(connection: Connection) -> int:
+def prune(connection: Connection) -> int:
     """Deletes some expired rows, skipping locked ones."""
-    now = _instant(_clock_us(connection))
+    now = database_clock(connection)
     deleted = 0
     for table in (limit_state, limit_hold):
         key = table.primary_key.columns
@@ -308,40 +316,14 @@ def _insert_rows(
     connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any]], *, updated: tuple[str, ...]
 ) -> None:
     """Inserts rows; of those that exist, changes the `updated` columns."""
-    if not rows:
-        return
-    if connection.dialect.name == "postgresql":
-        arrays = tuple([row[column.name] for row in rows] for column in table.c)
-        connection.exec_driver_sql(_insert_arrays(table, updated), arrays)
-        return
-    statement = sqlite.insert(table)
-    columns = {name: statement.excluded[name] for name in updated}
-    connection.execute(statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=columns), rows)
-
-
-@cache
-def _insert_arrays(table: sa.Table, updated: tuple[str, ...]) -> str:
-    """All rows in one statement, a parameter per column: one statement per row takes ten times as long."""
-    dialect = postgresql.dialect()
-    arrays = ", ".join(f"%s::{column.type.compile(dialect)}[]" for column in table.c)
-    names = ", ".join(column.name for column in table.c)
-    changes = ", ".join(f"{name} = excluded.{name}" for name in updated)
-    key = ", ".join(column.name for column in table.primary_key)
-    conflict = f"({key}) DO UPDATE SET {changes}" if changes else "DO NOTHING"
-    return f"INSERT INTO {table.name} ({names}) SELECT * FROM unnest({arrays}) ON CONFLICT {conflict}"  # noqa: S608
-
-
-def _clock_us(connection: Connection) -> int:
-    if connection.dialect.name == "postgresql":
-        # Not the start of the transaction: it may have waited for locks since.
-        text = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-        return int(connection.exec_driver_sql(text).scalar_one())
-    # SQLite runs in this process, so its clock is this one; but SQLite shows only milliseconds of it.
-    return time.time_ns() // 1000
+    if rows:
+        statement = sqlite.insert(table)
+        columns = {name: statement.excluded[name] for name in updated}
+        connection.execute(statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=columns), rows)
 
 
 def _instant(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=min(us, _LATEST_US))
+    return _EPOCH + timedelta(microseconds=min(us, LATEST_US))
 
 
 def _microseconds(instant: datetime) -> int:

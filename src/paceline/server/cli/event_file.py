@@ -9,9 +9,9 @@ from typing import IO, Any, NamedTuple
 from paceline.errors import InvalidInput
 from paceline.server.shapes import slots as shapes
 from paceline.slots import SlotRequest, SlotScheduler
+from paceline.slots.booking.packing import Booking
 from paceline.slots.config_names import ConfigNames, name_tuple
 from paceline.slots.model import BookingGroup, checked_id
-from paceline.slots.packing import Booking
 
 LONGEST_LINE = 64 * 1024
 

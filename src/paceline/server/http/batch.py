@@ -19,9 +19,9 @@ from paceline.server.http.stream import book_stream
 from paceline.server.shapes.members import BOOKED_NAME, CONFIG_NAMES
 from paceline.server.shapes.slots import BatchEvent, BatchRequest, BatchResult, FailedEvent, Slot
 from paceline.slots import AssignedSlot, SlotRequest
+from paceline.slots.booking.packing import Booking
 from paceline.slots.config_names import ConfigNames
 from paceline.slots.model import checked_name, checked_names
-from paceline.slots.packing import Booking
 
 NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest per line."}
 

@@ -22,9 +22,9 @@ from paceline.server.http.body import NDJSON, parsed_object
 from paceline.server.http.problem import Problem
 from paceline.server.shapes import slots as shapes
 from paceline.slots import AssignedSlot, SlotRequest, SlotScheduler
+from paceline.slots.booking.packing import Booking
 from paceline.slots.config_names import ConfigNames, booking_names, name_tuple
 from paceline.slots.model import BookingGroup
-from paceline.slots.packing import Booking
 
 LONGEST_LINE = 64 * 1024
 IN_MEMORY = 1024 * 1024

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from paceline.errors import PacelineError, SlotsExhausted, StoreUnavailable
+from paceline.slots.booking.packing import Booking, proves_config
 from paceline.slots.model import AssignedSlot, PolicyVersion
-from paceline.slots.packing import Booking, proves_config
 
 MAX_NAMES = 1000
 """Label values are user input: beyond this many config names, the rest share one label."""

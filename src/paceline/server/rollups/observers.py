@@ -13,8 +13,8 @@ from paceline.errors import NotFound, PacelineError
 from paceline.limits.model import Decision
 from paceline.server.rollups import model
 from paceline.server.rollups.recorder import OTHER, Recorder
+from paceline.slots.booking.packing import Booking, proves_config
 from paceline.slots.model import AssignedSlot
-from paceline.slots.packing import Booking, proves_config
 
 WAITING = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.FAILED, Status.UNKNOWN)
 """The statuses of items that are still to be executed."""

@@ -172,7 +172,10 @@ _RATE = {
 }
 _BUCKET = {"capacity": {"type": "integer", "minimum": 1, "maximum": MOST}, "perSecond": _RATE}
 _WINDOW = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "window": DURATION}
-_LOG = _WINDOW | {"limit": {"type": "integer", "minimum": 1, "maximum": MOST_LOGGED}}
+_LOG = _WINDOW | {
+    "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LOGGED},
+    "precision": DURATION | {"type": ["string", "null"]},
+}
 _GCRA = {
     "rate": {"type": "string", "maxLength": 256, "pattern": r"^\s*[0-9]+ *(/|per) *[0-9]* *[A-Za-z][A-Za-z0-9.]*\s*$"},
     "burst": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST},
@@ -203,7 +206,7 @@ _CALENDAR: dict[str, Any] = {
 }
 
 
-_OPTIONAL = {"burst", "expires"}
+_OPTIONAL = {"burst", "expires", "precision"}
 _RATE_STRING = {
     "type": "string",
     "maxLength": 256,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from paceline.dispatch.ports import DispatchObserver, Guard, OutcomeSink, QueueStore, WorkflowEngine
-from paceline.dispatch.registry import Domain
+from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.worker.cycle import DispatchCycle
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import ConfigurationError
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from paceline.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 
 
-async def temporal_engine(settings: Settings, outcomes: OutcomeSink | None = None) -> WorkflowEngine:
+async def temporal_engine(
+    settings: Settings, outcomes: OutcomeSink | None = None, registry: Registry | None = None
+) -> WorkflowEngine:
     """The engine on the settings' Temporal; it connects when first used."""
     temporal = temporal_connection(settings)
     # Imported here, as below: the SDK is an extra.
     from paceline.dispatch.engines.temporal.engine import TemporalEngine
 
-    return TemporalEngine(await temporal.client_for_dispatch(queue_encryption(settings)), outcomes)
+    return TemporalEngine(await temporal.client_for_dispatch(queue_encryption(settings)), outcomes, registry=registry)
 
 
 async def temporal_worker_group(
@@ -55,7 +57,7 @@ async def temporal_worker_group(
             observer.known(domain.item_type)
     client = await temporal.client(queue_encryption(settings))
     outcomes = OutcomeReporter(store, observer=observer)
-    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer)
+    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes, Registry(*domains)), observer=observer)
     schedules = DispatchSchedules(client)
     build = temporal.build_id
     return TemporalWorkerGroup.of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from json.encoder import encode_basestring
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -21,8 +22,8 @@ def other_windows_text(windows: Sequence[SlotWindow]) -> str | None:
     """The column's value, such as `[["merchant-7",3,"2027-03-01 16:00:00.000000"]]`; None for a slot of one config."""
     if not windows:
         return None
-    rows = [(name, version, instant_text(start)) for name, version, start in windows]
-    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+    rows = [f'{name_in_text(name)}{version},"{instant_text(start)}"]' for name, version, start in windows]
+    return f"[{','.join(rows)}]"
 
 
 def parse_other_windows(text: str | None) -> tuple[SlotWindow, ...]:
@@ -46,4 +47,4 @@ def charged_to(connection: Connection, name: str, table: sa.Table = slot) -> sa.
 def name_in_text(name: str) -> str:
     """The part of `other_windows_text` that names a config."""
     # Quotes inside a JSON text are escaped, so no name can match the beginning of another row.
-    return f"[{json.dumps(name, ensure_ascii=False)},"
+    return f"[{encode_basestring(name)},"

@@ -9,17 +9,16 @@ bookings, where their searches ended, and the host's clock; a wrong guess costs 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from paceline.durations import to_ms
-from paceline.slots.group_packing import GroupPacker, event_ids_of, names_of, requests_by_config
-from paceline.slots.joint import JointSide
+from paceline.slots.booking.packer import Packer, Side
+from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of, requests_by_config
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest
 from paceline.slots.occupancy import FullRun, Occupancy
-from paceline.slots.packing import Booking
 from paceline.slots.stores import postgres_windows
 from paceline.slots.stores.other_windows import parse_other_windows
 from paceline.slots.stores.postgres_windows import LOCK, TimeReads, WindowReads
@@ -100,21 +99,27 @@ class Snapshot(NamedTuple):
     times: Rows
 
 
+class Reached(NamedTuple):
+    """Where a search under several configs ended, and the config whose windows it passed."""
+
+    at_ms: int
+    leader: str
+
+
 class PostgresBooker(Booker):
     """Books in two flushes. A config's last policy is the guess for its next booking."""
 
     def __init__(self, uniform: Callable[[], float]) -> None:
         super().__init__(uniform)
-        self._reached: dict[tuple[str, ...], int] = {}
-        """By the names of several configs: the instant at which the last search under them ended."""
+        self._reached: dict[tuple[str, ...], Reached] = {}
+        """By the names of several configs: where the last search under them ended."""
 
     def book(
         self, connection: Connection, groups: Sequence[BookingGroup], now_ms: int | None, template_configs: int
     ) -> list[list[Booking]]:
-        requests = requests_by_config(groups)
-        guesses = {name: self._policies[name] for name in requests if name in self._policies}
+        guesses = {name: self._policies[name] for name in names_of(groups) if name in self._policies}
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
-        windows, times = self._guessed_reads(groups, requests, guesses, guessed_now)
+        windows, times = self._guessed_reads(groups, guesses, guessed_now)
         snapshot: Snapshot = run_async(
             connection, lambda raw: _read(raw, names_of(groups), event_ids_of(groups), windows, times)
         )
@@ -125,18 +130,19 @@ class PostgresBooker(Booker):
         elif len(actives) > len(versions) or not versions:
             at_ms = to_ms(now(connection))  # after the wait for a template's lock
         sides = {
-            name: JointSide(active, Occupancy(active.policy, PostgresWindowReader(connection, name)))
+            name: Side(active, Occupancy(active.policy, PostgresWindowReader(connection, name)))
             for name, active in actives.items()
         }
         guessed = {name: side.occupancy for name, side in sides.items() if guesses.get(name) is actives[name]}
         windows.learn(snapshot.windows, guessed)
         times.learn(snapshot.times, guessed)
-        unread = {name: side for name, side in sides.items() if name not in guessed}
-        self._read_more(connection, groups, requests, sides, unread, at_ms)
+        self._read_more(connection, groups, sides, guessed.keys(), at_ms)
         packer = GroupPacker(sides, unusable, at_ms, self._uniform)
         outcomes = packer.book(groups, existing)
         if packer.fresh:
-            self._note_reached(packer.reached())
+            joint = {names: one for names, one in packer.packers.items() if len(names) > 1}
+            if joint:
+                self._note_reached(joint)
             changed = {name: side.occupancy for name, side in sides.items() if side.occupancy.is_changed}
             # Before the pipeline opens: joining runs may read from the database.
             runs = {name: occupancy.changed_runs() for name, occupancy in changed.items()}
@@ -144,80 +150,88 @@ class PostgresBooker(Booker):
         return outcomes
 
     def _guessed_reads(
-        self,
-        groups: Sequence[BookingGroup],
-        requests: Mapping[str, Sequence[SlotRequest]],
-        guesses: Mapping[str, PolicyVersion],
-        now_ms: int,
+        self, groups: Sequence[BookingGroup], guesses: Mapping[str, PolicyVersion], now_ms: int
     ) -> tuple[WindowReads, TimeReads]:
-        """What the configs that were booked before will probably need."""
+        """What the configs that were booked before will probably need. Where the search under several configs passed
+        the windows of one of them, only that one's first windows are read, and all of them where it will continue."""
         windows, times = WindowReads(), TimeReads()
-        for name, active in guesses.items():
-            windows.add([active], requests[name], now_ms)
-            times.add(active, requests[name], now_ms - GUESSED_LATE_MS)
-        counts: dict[tuple[str, ...], int] = {}
-        for names, of_group, _ in groups:
-            reached = self._reached.get(names, -1)
-            if names in counts or (of_group and reached > max(of_group[0].requested_ms, now_ms)):
-                counts[names] = counts.get(names, 0) + len(of_group)
-        for names, count in counts.items():
+        firsts: dict[str, list[SlotRequest]] = {}
+        onward: dict[tuple[str, ...], int] = {}
+        for names, requests, _ in groups:
+            reached = self._reached.get(names) if len(names) > 1 else None
+            leads = reached is not None and reached.at_ms > max(now_ms, *[at for _, at in requests])
+            for name in names if reached is None or not leads else (reached.leader,):
+                firsts.setdefault(name, []).extend(requests)
+            if reached is not None and (leads or names in onward or reached.at_ms > max(now_ms, requests[0][1])):
+                onward[names] = onward.get(names, 0) + len(requests)
+        for name, requests in firsts.items():
+            if name in guesses:
+                windows.add(guesses[name], requests, now_ms)
+                times.add(guesses[name], requests, now_ms - GUESSED_LATE_MS)
+        for names, count in onward.items():
             if all(name in guesses for name in names):
-                windows.add_from([guesses[name] for name in names], self._reached[names], count)
+                windows.add_from([guesses[name] for name in names], self._reached[names].at_ms, count)
         return windows, times
 
     def _read_more(
         self,
         connection: Connection,
         groups: Sequence[BookingGroup],
-        requests: Mapping[str, Sequence[SlotRequest]],
-        sides: Mapping[str, JointSide],
-        unread: Mapping[str, JointSide],
+        sides: Mapping[str, Side],
+        guessed: Collection[str],
         now_ms: int,
     ) -> None:
         """Reads the windows of the configs that were not guessed; then, for each set of configs, those where its search
         continues, if one config's full run ends after the windows of the others that were read."""
-        if unread:
+        if len(guessed) < len(sides):
             windows, times = WindowReads(), TimeReads()
-            for name, side in unread.items():
-                windows.add([side.active], requests[name], now_ms)
-                times.add(side.active, requests[name], now_ms)
-            self._learn(connection, windows, times, unread)
+            for name, requests in requests_by_config(groups).items():
+                if name in sides and name not in guessed:
+                    windows.add(sides[name].active, requests, now_ms)
+                    times.add(sides[name].active, requests, now_ms)
+            self._learn(connection, windows, times, sides)
         onward = WindowReads()
         seen: set[tuple[str, ...]] = set()
-        for names, of_set, _ in groups:
-            if len(names) == 1 or names in seen or not of_set or any(name not in sides for name in names):
+        ends: dict[tuple[str, int], int] = {}
+        for names, requests, _ in groups:
+            if len(names) == 1 or names in seen or not requests or any(name not in sides for name in names):
                 continue
             seen.add(names)
-            some = [sides[name] for name in names]
-            at = _first_free(some, max(of_set[0].requested_ms, now_ms))
-            behind = [side.active for side in some if not side.occupancy.knows(align(at, side.size_ms))]
-            onward.add_from(behind, at, len(of_set))
+            effective = max(requests[0][1], now_ms)
+            for name in names:
+                if (name, effective) not in ends:
+                    ends[name, effective] = _first_free(sides[name], effective)
+            at = max([ends[name, effective] for name in names])
+            behind = [sides[name].active for name in names if not sides[name].knows(at)]
+            if behind:
+                onward.add_from(behind, at, len(requests))
         self._learn(connection, onward, TimeReads(), sides)
 
     @staticmethod
-    def _learn(connection: Connection, windows: WindowReads, times: TimeReads, sides: Mapping[str, JointSide]) -> None:
+    def _learn(connection: Connection, windows: WindowReads, times: TimeReads, sides: Mapping[str, Side]) -> None:
         of_windows, of_times = windows.calls(), times.calls()
         if not of_windows and not of_times:
             return
         rows = run_async(connection, lambda raw: execute_pipeline(raw, [*of_windows, *of_times]))
-        occupancies = postgres_windows.occupancies_of(sides.values())
+        occupancies = {name: side.occupancy for name, side in sides.items()}
         if of_windows:
             windows.learn(rows[0], occupancies)
         if of_times:
             times.learn(rows[-1], occupancies)
 
-    def _note_reached(self, reached: Mapping[tuple[str, ...], int]) -> None:
-        if len(self._reached) + len(reached) > MAX_GUESSES:
+    def _note_reached(self, packers: Mapping[tuple[str, ...], Packer]) -> None:
+        if len(self._reached) + len(packers) > MAX_GUESSES:
             self._reached = {}
-        self._reached.update(reached)
+        for names, packer in packers.items():
+            self._reached[names] = Reached(packer.reached_ms, names[packer.leader])
 
 
-def _first_free(sides: Iterable[JointSide], effective_ms: int) -> int:
-    """The instant before which one of the configs is full, as far as its windows were read."""
-    return max(
-        side.occupancy.first_known_free(side.active.policy.next_open(align(effective_ms, side.size_ms) + side.size_ms))
-        for side in sides
-    )
+def _first_free(side: Side, effective_ms: int) -> int:
+    """The first instant at which a config may have room, as far as its windows were read."""
+    policy, start = side.active.policy, align(effective_ms, side.size_ms)
+    if not side.knows(start) or (policy.next_open(start) == start and side.offer(start, effective_ms).places > 0):
+        return effective_ms
+    return side.occupancy.first_known_free(policy.next_open(start + side.size_ms))
 
 
 async def _read(

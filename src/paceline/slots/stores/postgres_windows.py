@@ -4,10 +4,9 @@ config costs rows and no round trip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.slots.joint import JointSide
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, Spread
 from paceline.slots.occupancy import MAX_TIMES, FullRun, Occupancy, RunChanges, WindowCount
 from paceline.slots.stores.other_windows import name_in_text, other_windows_text
@@ -139,22 +138,20 @@ class WindowReads:
         self._firsts: set[tuple[str, int]] = set()
         """The config and the first window of each query."""
 
-    def add(self, actives: Sequence[PolicyVersion], requests: Sequence[SlotRequest], now_ms: int) -> None:
-        """Adds the first windows of each config that these requests will read."""
-        for active in actives:
-            for query in window_queries(active.policy, requests, now_ms):
-                self._add(active.name, query)
+    def add(self, active: PolicyVersion, requests: Sequence[SlotRequest], now_ms: int) -> None:
+        """Adds the first windows of a config that these requests will read."""
+        for query in window_queries(active.policy, requests, now_ms):
+            self._add(active.name, query)
 
     def add_from(self, actives: Sequence[PolicyVersion], at_ms: int, count: int) -> None:
         """Adds the windows of each config, from a time on, that `count` requests may need."""
-        if not actives:
-            return
-        slowest = max(active.policy.size_ms / active.policy.lowest_limit for active in actives)
+        slowest = max([active.policy.size_ms / active.policy.lowest_limit for active in actives]) if count > 1 else 0.0
         for active in actives:
             size = active.policy.size_ms
             first = align(at_ms, size)
-            rows = min(int(count * slowest / size), count) + 2
-            self._add(active.name, WindowQuery(first, active.policy.next_open(first + size), rows))
+            if (active.name, first) not in self._firsts:
+                rows = min(int(count * slowest / size), count) + 2
+                self._add(active.name, WindowQuery(first, active.policy.next_open(first + size), rows))
 
     def calls(self) -> list[tuple[Statement, Sequence[str]]]:
         """The statement, if there is anything to read."""
@@ -177,21 +174,24 @@ class WindowReads:
 
     def learn(self, rows: Rows, occupancies: Mapping[str, Occupancy]) -> None:
         """Adds the rows to each config's occupancy, with the end of the span that they cover."""
-        runs: dict[int, FullRun | None] = {}
-        counts: dict[int, list[WindowCount]] = {}
-        for place, run_start, resume, *count in rows:
+        runs: list[FullRun | None] = [None] * len(self._queries)
+        counts: list[list[WindowCount]] = [[] for _ in self._queries]
+        for place, run_start, resume, start, taken, placed in rows:
             index = whole_of(place) - 1
-            runs[index] = None if run_start is None else FullRun(whole_of(run_start), whole_of(resume))
-            if count[0] is not None:
-                counts.setdefault(index, []).append(WindowCount(*map(whole_of, count)))
-        for index, (name, (first_ms, next_ms, limit)) in enumerate(self._queries):
-            if name not in occupancies:
+            if run_start is not None:
+                runs[index] = FullRun(int(run_start), whole_of(resume))
+            if start is not None:
+                counts[index].append(WindowCount(int(start), whole_of(taken), whole_of(placed)))
+        for (name, (first_ms, next_ms, limit)), run, counted in zip(self._queries, runs, counts, strict=True):
+            occupancy = occupancies.get(name)
+            if occupancy is None:
                 continue
-            occupancy, run, counted = occupancies[name], runs[index], counts.get(index, [])
             resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
-            occupancy.learn_window(first_ms, next((count for count in counted if count.start_ms == first_ms), None))
+            counted.sort()
+            first = counted.pop(0) if counted and counted[0].start_ms == first_ms else None
+            occupancy.learn_window(first_ms, first)
             occupancy.learn_run(next_ms, run)
-            occupancy.learn_windows(resume_ms, sorted(count for count in counted if count.start_ms >= resume_ms), limit)
+            occupancy.learn_windows(resume_ms, counted, limit)
 
 
 class TimeReads:
@@ -231,11 +231,6 @@ class TimeReads:
         for index, (name, start, since, _) in enumerate(self._queries):
             if name in occupancies:
                 occupancies[name].learn_times(start, since, times.get(index, []))
-
-
-def occupancies_of(sides: Iterable[JointSide]) -> dict[str, Occupancy]:
-    """By name of the config."""
-    return {side.active.name: side.occupancy for side in sides}
 
 
 async def write(

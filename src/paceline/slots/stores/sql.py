@@ -19,14 +19,13 @@ from sqlalchemy.engine import Connection
 
 from paceline.durations import from_ms, to_ms
 from paceline.errors import Conflict, NotFound, PacelineError
+from paceline.slots.booking.packer import Side
+from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of, requests_by_config
 from paceline.slots.carriers import Carriers
-from paceline.slots.group_packing import GroupPacker, event_ids_of, names_of, requests_by_config
 from paceline.slots.impact import WindowGroup
-from paceline.slots.joint import JointSide
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
-from paceline.slots.packing import Booking
 from paceline.slots.ports import LockHolder, PruneResult
 from paceline.slots.stores import followers, forgotten, policies, pruning, slot_records, templates
 from paceline.slots.stores.cancelling import cancel_with_work
@@ -175,7 +174,7 @@ class SqlSlotStore:
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         return await self._database.read_aside(_survey, name, look)
 
-    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[Side], int], T]) -> T:
         return await self._database.read_aside(_survey_joint, names, look)
 
     async def survey_followers(
@@ -334,12 +333,12 @@ class Booker:
 
     def _side(
         self, connection: Connection, active: PolicyVersion, _requests: Sequence[SlotRequest], _now_ms: int
-    ) -> JointSide:
+    ) -> Side:
         """A config whose row is locked."""
-        return JointSide(active, Occupancy(active.policy, SqlWindowReader(connection, active.name)))
+        return Side(active, Occupancy(active.policy, SqlWindowReader(connection, active.name)))
 
     def _write(
-        self, connection: Connection, fresh: Sequence[AssignedSlot], sides: Mapping[str, JointSide], now_ms: int
+        self, connection: Connection, fresh: Sequence[AssignedSlot], sides: Mapping[str, Side], now_ms: int
     ) -> None:
         """Writes new slots, counters and runs."""
         _insert_slots(connection, fresh, now_ms)
@@ -399,13 +398,13 @@ def _survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Oc
     return look(side.active, side.occupancy, to_ms(now(connection)))
 
 
-def _survey_joint(connection: Connection, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+def _survey_joint(connection: Connection, names: Sequence[str], look: Callable[[Sequence[Side], int], T]) -> T:
     """The result of a pure function over the windows of several configs."""
     sides = [_side(connection, name) for name in names]
     return look(sides, to_ms(now(connection)))
 
 
-def _side(connection: Connection, name: str) -> JointSide:
+def _side(connection: Connection, name: str) -> Side:
     """A config's active policy, or that of its template, and its windows."""
     source: str | None = name
     version = policies.active_version(connection, name)
@@ -420,7 +419,7 @@ def _side(connection: Connection, name: str) -> JointSide:
         now_ms = to_ms(now(connection))
         if templates.has_former_slots(connection, active, now_ms):
             occupancy = occupancy.recounted(active.policy, now_ms)
-    return JointSide(active, occupancy)
+    return Side(active, occupancy)
 
 
 def _prune_windows(connection: Connection, name: str, before_ms: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
-from paceline.slots.joint import JointSide
+from paceline.slots.booking.packer import Side
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from paceline.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from paceline.slots.stores.other_windows import name_in_text, other_windows_text, parse_other_windows
@@ -66,15 +66,15 @@ class SqliteBooker(Booker):
 
     def _side(
         self, connection: Connection, active: PolicyVersion, requests: Sequence[SlotRequest], now_ms: int
-    ) -> JointSide:
+    ) -> Side:
         reader = SqliteWindowReader(connection, active.name, sqlite_connection(connection))
         occupancy = Occupancy(active.policy, reader, first_chunk=FIRST_CHUNK)
         if len({requested_ms for _, requested_ms in requests}) > FEW_WINDOWS:
             read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
-        return JointSide(active, occupancy)
+        return Side(active, occupancy)
 
     def _write(
-        self, connection: Connection, fresh: Sequence[AssignedSlot], sides: Mapping[str, JointSide], now_ms: int
+        self, connection: Connection, fresh: Sequence[AssignedSlot], sides: Mapping[str, Side], now_ms: int
     ) -> None:
         driver = sqlite_connection(connection)
         _insert_slots(driver, fresh, now_ms)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
+
+import pytest
 
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.meter import QueueMeter
-from paceline.dispatch.model import Batch, BatchSummary, Change, QueueStats
+from paceline.dispatch.model import Batch, BatchSummary, Change, Outlook, QueueStats
 from paceline.dispatch.ports import NullObserver, Start, StartOutcome
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
@@ -167,3 +170,72 @@ async def test_stopping_ends_the_rest_at_once() -> None:
         await eventually(lambda: observer.cycles)
         worker.stop()
         await asyncio.wait_for(task, 10)
+
+
+class CountedLooks(MemoryQueueStore):
+    """Notes each look: at which types, and whether it searched for what is due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[tuple[frozenset[str], bool]] = []
+
+    async def outlooks(
+        self, item_types: Sequence[str], *, finds_due: bool = True, now: datetime | None = None
+    ) -> list[Outlook]:
+        self.looks.append((frozenset(item_types), finds_due))
+        return await super().outlooks(item_types, finds_due=finds_due, now=now)
+
+
+@asynccontextmanager
+async def working_types(store: MemoryQueueStore, *item_types: str) -> AsyncIterator[DispatchQueue]:
+    registry, queue = Registry(), DispatchQueue(store)
+    for item_type in item_types:
+        registry.register(item_type, nothing)
+        await queue.configure(item_type, jitter_window_ms=0, dispatch_interval_secs=0.05)
+    worker = DispatchWorker(store, LocalEngine(registry, OutcomeReporter(store), concurrency=5), item_types)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield queue
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 30)
+
+
+async def test_one_look_is_for_all_types_that_have_nothing_to_do() -> None:
+    store = CountedLooks()
+    types = [f"TYPE{number}" for number in range(50)]
+    async with working_types(store, *types) as queue:
+        await eventually(lambda: len(store.looks) >= 5)
+        assert {looked for looked, _ in store.looks} == {frozenset(types)}
+        await queue.enqueue_many("TYPE7", [(f"i{n}", {}, None) for n in range(20)])
+
+        async def done() -> bool:
+            return (await queue.stats("TYPE7")).depth == {Status.COMPLETED: 20}
+
+        await eventually(done)
+        seen = len(store.looks)
+        await eventually(lambda: store.looks[seen:].count((frozenset(types), True)) >= 3)
+
+
+async def test_while_looks_are_slow_the_claims_find_out_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.dispatch.worker.loop.SLOW_LOOK_SECONDS", -1.0)
+    monkeypatch.setattr("paceline.dispatch.worker.loop.LOOK_PAUSE", 1e6)
+    store = CountedLooks()
+    async with working_types(store, "WORK", "OTHER") as queue:
+        await eventually(lambda: len(store.looks) >= 3)
+        await queue.enqueue("WORK", "a", context={})
+        await eventually(lambda: all_done(queue, 1))
+    assert [searched for _, searched in store.looks] == [True] + [False] * (len(store.looks) - 1)
+
+
+async def test_a_type_without_settings_delays_no_other() -> None:
+    store = CountedLooks()
+    registry, queue = Registry(), DispatchQueue(store)
+    registry.register("WORK", nothing)
+    await queue.configure("WORK", jitter_window_ms=0, dispatch_interval_secs=0.05)
+    worker = DispatchWorker(store, LocalEngine(registry, OutcomeReporter(store)), ["NOBODY", "WORK"])
+    task = asyncio.create_task(worker.run())
+    await queue.enqueue("WORK", "a", context={})
+    await eventually(lambda: all_done(queue, 1))
+    worker.stop()
+    await asyncio.wait_for(task, 30)

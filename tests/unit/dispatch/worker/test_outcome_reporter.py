@@ -152,3 +152,17 @@ async def test_a_switch_that_is_read_too_slowly_is_counted_and_logged_now_and_th
     bench.store.config = read  # type: ignore[method-assign]
     assert await bench.reporter.enabled("WORK")
     assert bench.unread == ["WORK"] * 4
+
+
+async def test_what_was_lost_is_unknown_if_it_had_begun_and_goes_back_uncounted_if_not() -> None:
+    bench = Bench()
+    await bench.configure(on_unknown="hold")
+    await bench.store.enqueue([EnqueueRequest.of("WORK", name, {}) for name in ("begun", "waiting")])
+    claims = [item.claim for item in (await bench.store.claim("WORK", 2, NO_DELAY)).items]
+    begun = next(claim for claim in claims if claim.item_id == "begun")
+    assert await bench.reporter.begins(begun)
+    assert [await bench.reporter.lost(claim, "its worker died") for claim in claims] == [True, True]
+    items = {item.item_id: item for item in await bench.store.items("WORK", None, 10, None)}
+    assert (items["begun"].status, items["begun"].last_error) == (Status.UNKNOWN, "unknown: its worker died")
+    assert (items["waiting"].status, items["waiting"].retry_count) == (Status.READY, 0)
+    assert not await bench.reporter.lost(claims[0]._replace(item_id="gone"), "its worker died")

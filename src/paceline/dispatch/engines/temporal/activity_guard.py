@@ -15,15 +15,18 @@ from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from paceline.dispatch.current_task import CurrentTask, enter_task
+from paceline.dispatch.config import OnUnknown
+from paceline.dispatch.current_task import CurrentTask, current_task, enter_task, is_inside_task
 from paceline.dispatch.downstream_turn import DownstreamTurn
 from paceline.dispatch.engines.temporal.claim_memo import KEY, Call, ClaimMemo
+from paceline.dispatch.engines.temporal.failures import Ending, lost_claim
 from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
 from paceline.dispatch.engines.temporal.item_places import ItemPlaces
-from paceline.dispatch.engines.temporal.item_workflow import EXECUTE
+from paceline.dispatch.engines.temporal.item_workflow import EXECUTE, WorkerEnded
 from paceline.dispatch.engines.temporal.outcome_activities import OFF
 from paceline.dispatch.kill_switch import SWITCH_SECONDS, admitted
 from paceline.dispatch.model import Claim, Postponed
+from paceline.dispatch.outcomes import OutcomeUnknown
 from paceline.dispatch.ports import Guard, OutcomeSink
 from paceline.dispatch.worker.places import Place
 from paceline.errors import StoreError
@@ -57,16 +60,21 @@ class ActivityGuard(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         place: Place | None = None
         turn: DownstreamTurn | None = None
+        memo: ClaimMemo | None = None
         try:
             if KEY in input.headers:
                 call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
                 if call is not None:
-                    place = await self._place_of(call.memo)
-                    turn = self._turn_of(call.memo)
-                    await self._check(call, turn)
-                    self._enter(call.memo, place, turn)
+                    memo = call.memo
+                    turn = self._turn_of(memo)
+                    with _given_back():
+                        place = await self._place_of(memo)
+                        await self._check(call, turn)
+                    self._enter(memo, place, turn)
             return await super().execute_activity(input)
         except Postponed as postponed:
+            if isinstance(postponed, WorkerEnded) and memo is not None and _is_unknown(memo):
+                raise Ending.of(OutcomeUnknown(str(postponed))).as_error(OutcomeUnknown.__name__) from postponed
             attempts = activity.info().attempt - 1
             raise _refusal(POSTPONED, str(postponed), attempts=attempts, pause=postponed.pause) from postponed
         finally:
@@ -77,7 +85,10 @@ class ActivityGuard(ActivityInboundInterceptor):
 
     def _enter(self, memo: ClaimMemo, place: Place | None, turn: DownstreamTurn | None) -> None:
         if self._sink is not None:
-            enter_task(CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority, place, _stopping(), turn))
+            current = CurrentTask(lambda: memo.claim, self._sink, memo.lane, memo.priority, place, _stopping(), turn)
+            current.in_doubt, current.is_last_inquiry = memo.in_doubt, memo.is_last_inquiry
+            current.is_used_up = memo.is_used_up
+            enter_task(current)
 
     def _turn_of(self, memo: ClaimMemo) -> DownstreamTurn | None:
         if self._places is None or activity.info().activity_type != EXECUTE:
@@ -85,7 +96,7 @@ class ActivityGuard(ActivityInboundInterceptor):
         return self._places.turn(memo.claim.item_type)
 
     async def _place_of(self, memo: ClaimMemo) -> Place | None:
-        """A thread for an item's own function, before all other waits."""
+        """A place for an item's own function, before all other waits."""
         info = activity.info()
         if self._places is None or info.activity_type != EXECUTE:
             return None
@@ -112,13 +123,16 @@ class ActivityGuard(ActivityInboundInterceptor):
         try:
             with _heartbeats(info):
                 async with asyncio.timeout(limit):
-                    if first and await self._enabled(item_type):
+                    if first and turn is None and await self._enabled(item_type):
                         await self._begin(memo.claim)
                     while not await self._admitted(plan, item_type, turn):
                         if first:
                             raise _refusal(SWITCHED_OFF, OFF)
                         # It has had an effect already: it continues from here when the switch is on again.
                         await asyncio.sleep(SWITCH_SECONDS)
+                    if turn is not None:
+                        # The permit is confirmed when the body begins: what waited for it had not begun.
+                        await self._begin(memo.claim)
         except TimeoutError:
             message = f"plan {plan!r} did not admit it within {limit} s" if plan else OFF
             raise _refusal(NOT_ADMITTED, message, attempts=info.attempt - 1) from None
@@ -145,16 +159,34 @@ class ActivityGuard(ActivityInboundInterceptor):
             await turn.enter()
 
     async def _begin(self, claim: Claim) -> None:
-        """From here on the attempt counts."""
+        """From here on the attempt counts; one whose claim is lost must not begin."""
         while self._sink is not None:
             try:
-                await self._sink.begins(claim)
+                if not await self._sink.begins(claim):
+                    raise lost_claim()
                 return
             except StoreError:
                 await asyncio.sleep(STORE_PAUSE)
 
     async def _enabled(self, item_type: str) -> bool:
         return self._sink is None or await self._sink.enabled(item_type)
+
+
+def _is_unknown(memo: ClaimMemo) -> bool:
+    """Whether nobody knows what became of an execution whose worker ended: not if it inquired, and not if its task
+    may simply run again."""
+    return memo.on_unknown != OnUnknown.RETRY and not (is_inside_task() and current_task().in_doubt)
+
+
+@contextmanager
+def _given_back() -> Iterator[None]:
+    """What waits in the block when its worker ends goes back."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if activity.is_worker_shutdown():
+            raise Postponed("its worker ended before it began") from None
+        raise
 
 
 @contextmanager

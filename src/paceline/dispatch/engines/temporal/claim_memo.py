@@ -1,5 +1,5 @@
 """An execution's memo, by which its outcome is reported: the claim it was started under, its admission plan, its lane
-and its priority.
+and its priority, and what is known of its earlier attempts.
 
 It is the workflow's memo: business code need not know it, and `describe` returns it.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from paceline.dispatch.config import OnUnknown
 from paceline.dispatch.model import Claim
 from paceline.dispatch.ports import StartRequest
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
@@ -23,15 +24,30 @@ class ClaimMemo(NamedTuple):
     plan: str | None
     lane: str = DEFAULT_LANE
     priority: int = DEFAULT_PRIORITY
+    on_unknown: str = OnUnknown.RETRY
+    in_doubt: bool = False
+    is_last_inquiry: bool = False
+    is_used_up: bool = False
 
     @classmethod
     def of(cls, request: StartRequest) -> ClaimMemo:
-        return cls(request.claim, request.config.start_plan, request.lane, request.priority)
+        return cls(
+            request.claim,
+            request.config.start_plan,
+            request.lane,
+            request.priority,
+            request.config.on_unknown,
+            request.in_doubt,
+            request.is_last_inquiry,
+            request.config.is_used_up(request.claim.retries),
+        )
 
     def to_json(self) -> dict[str, Any]:
         item_type, item_id, epoch, retries = self.claim
         claim = {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries}
-        return {**claim, "plan": self.plan, "lane": self.lane, "priority": self.priority}
+        doubt = {"inDoubt": self.in_doubt, "isLastInquiry": self.is_last_inquiry, "isUsedUp": self.is_used_up}
+        place = {"plan": self.plan, "lane": self.lane, "priority": self.priority}
+        return {**claim, **place, "onUnknown": self.on_unknown, **doubt}
 
     @classmethod
     def from_json(cls, value: Any) -> ClaimMemo | None:
@@ -44,7 +60,8 @@ class ClaimMemo(NamedTuple):
         except (KeyError, TypeError, ValueError):
             return None
         plan = value.get("plan")
-        return cls(claim, None if plan is None else str(plan), *place)
+        doubt = [value.get(name) is True for name in ("inDoubt", "isLastInquiry", "isUsedUp")]
+        return cls(claim, None if plan is None else str(plan), *place, str(value.get("onUnknown")), *doubt)
 
 
 class Call(NamedTuple):

@@ -16,10 +16,11 @@ from paceline.dispatch.periodic import ticking
 from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.worker.dispatching import end_when
 from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
 from paceline.dispatch.worker.loop import DispatchWorker
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
-from paceline.dispatch.worker.places import DEFAULT_THREADS
+from paceline.dispatch.worker.places import DEFAULT_THREADS, Places
 
 
 @asynccontextmanager
@@ -43,6 +44,7 @@ async def dispatching_on_temporal(
 
     Raises:
         StoreUnavailable: no Temporal answers.
+        ThreadsExhausted: all threads are held by functions that ran beyond their time-outs; the block is cancelled.
     """
     registry = Registry(*domains)
     for domain in registry:
@@ -50,7 +52,7 @@ async def dispatching_on_temporal(
     stored = [await queue.config(domain.item_type) for domain in registry]
     outcomes = OutcomeReporter(queue.store, observer=observer)
     client = await temporal.client(encryption)
-    engine = TemporalEngine(await temporal.client_for_dispatch(encryption), outcomes)
+    engine = TemporalEngine(await temporal.client_for_dispatch(encryption), outcomes, registry=registry)
     item_types = [domain.item_type for domain in registry]
     if observer is not None:
         for item_type in item_types:
@@ -58,13 +60,14 @@ async def dispatching_on_temporal(
     build = temporal.build_id
     options = WorkerOptions(deployment=None if build is None else versioned(build))
     dispatcher = DispatchWorker(queue.store, engine, item_types, observer=observer)
+    places = Places(concurrency, threads)
     workers = exec_workers(
         client,
         [domain.with_config(config) for domain, config in zip(registry, stored, strict=True)],
         outcomes,
         guard=guard,
         concurrency=EXEC._replace(activities=concurrency),
-        threads=threads,
+        places=places,
         options=options,
     )
     group = TemporalWorkerGroup(client, workers, version=options.version)
@@ -75,9 +78,11 @@ async def dispatching_on_temporal(
             async with asyncio.TaskGroup() as running:
                 running.create_task(group.run(stop))
                 running.create_task(dispatcher.run())
+                exhausted = running.create_task(end_when(places.exhausted()))
                 try:
                     yield engine
                 finally:
+                    exhausted.cancel()
                     # Nothing new is started during the grace period.
                     dispatcher.stop()
                     stop.set()

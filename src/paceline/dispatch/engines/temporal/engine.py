@@ -23,16 +23,17 @@ from temporalio.client import (
     WorkflowHandle,
 )
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import TerminatedError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from paceline.dispatch.engines.temporal.completions import completion_from_json
-from paceline.dispatch.engines.temporal.failures import is_no_workflow, reason, refusal
+from paceline.dispatch.engines.temporal.failures import EndKind, ending, is_no_workflow, reason, refusal
 from paceline.dispatch.engines.temporal.trace_interceptor import MEMO as TRACE
 from paceline.dispatch.model import Claim, Completion
 from paceline.dispatch.ports import STARTED, Execution, ExecutionState, OutcomeSink, Start, StartOutcome, StartRequest
+from paceline.dispatch.registry import Registry, inquires
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
 from paceline.errors import StoreError
 
@@ -56,6 +57,7 @@ class TemporalEngine:
     """A `WorkflowEngine` on Temporal. Give it a client of `connect_for_dispatch`.
 
     With `sink`, an item whose execution turns out to have succeeded, when it is started again, is completed at once.
+    `registry` says which item types can inquire; items in doubt of others are held.
     """
 
     def __init__(
@@ -63,10 +65,12 @@ class TemporalEngine:
         client: Client,
         sink: OutcomeSink | None = None,
         *,
+        registry: Registry | None = None,
         concurrency: int = 64,
         run_timeout: timedelta | None = None,
     ) -> None:
         self._client = client
+        self._registry = registry or Registry()
         self._sink = sink
         self._calls = asyncio.Semaphore(concurrency)
         self._run_timeout = run_timeout
@@ -103,8 +107,7 @@ class TemporalEngine:
         return nullcontext(0)
 
     def inquires(self, item_type: str) -> bool:
-        """Never: its items are held."""
-        return False
+        return item_type in self._registry and inquires(self._registry[item_type].execute)
 
     def looks_ahead(self, item_type: str) -> bool:
         return True
@@ -225,7 +228,7 @@ class TemporalEngine:
             # The failure is an earlier attempt's, already counted; under this claim nothing was started.
             return ExecutionState(Execution.NOT_FOUND)
         handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
-        return ExecutionState(Execution.FAILED, await _failure(handle))
+        return await _failed_state(handle)
 
     async def _completion(self, description: WorkflowExecutionDescription) -> Completion | None:
         """The result of a completed execution; None if it can't be read."""
@@ -259,9 +262,12 @@ async def _epoch(description: WorkflowExecutionDescription) -> int:
     return memo.claim.epoch if memo is not None else 0
 
 
-async def _failure(handle: WorkflowHandle[object, object]) -> str:
+async def _failed_state(handle: WorkflowHandle[object, object]) -> ExecutionState:
     try:
         await handle.result(follow_runs=False, rpc_timeout=RPC_TIMEOUT)
     except WorkflowFailureError as error:
-        return reason(error.cause)
-    return ""
+        end = ending(error.cause)
+        if isinstance(error.cause, TerminatedError) or end.kind in (EndKind.LOST, EndKind.UNKNOWN):
+            return ExecutionState(Execution.LOST, end.reason)
+        return ExecutionState(Execution.FAILED, end.reason)
+    return ExecutionState(Execution.FAILED)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from enum import StrEnum
 from typing import NamedTuple
 
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure, ResourceExhaustedFailure
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError
+from temporalio.exceptions import (
+    ApplicationError,
+    ApplicationErrorCategory,
+    CancelledError,
+    FailureError,
+    TimeoutError,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from paceline.dispatch.model import GiveUp
-from paceline.dispatch.outcomes import Retry
+from paceline.dispatch.outcomes import OutcomeUnknown, Retry
 from paceline.dispatch.ports import Start, StartOutcome
+from paceline.dispatch.task_errors import describe, traceback_of
 from paceline.errors import BrokerUnavailable, StoreFull, StoreLagging, StoreReadOnly, StoreUnavailable
 
 OUTAGES = {error.__name__ for error in (StoreUnavailable, BrokerUnavailable, StoreReadOnly, StoreFull, StoreLagging)}
+MARK = "paceline:ending"
+"""The member that marks an `Ending` among an error's details."""
 NOT_THE_ITEMS_FAULT = {
     RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.UNAVAILABLE,
@@ -62,29 +73,53 @@ def _carries(error: RPCError, detail: ResourceExhaustedFailure | NamespaceNotFou
     return any(packed.Is(detail.DESCRIPTOR) for packed in error.grpc_status.details)
 
 
+class EndKind(StrEnum):
+    """What an execution that raised means for its item."""
+
+    FAILED = "FAILED"
+    GAVE_UP = "GAVE_UP"
+    """A retry can't help."""
+    UNKNOWN = "UNKNOWN"
+    """It began, and nobody knows its effect."""
+    LOST = "LOST"
+    """It said nothing: its worker died, or its activity timed out. It may not have begun."""
+    OUTAGE = "OUTAGE"
+    """A store was unavailable, which is not the item's fault."""
+
+
 class Ending(NamedTuple):
     """How an execution that raised ended, for the queue."""
 
     reason: str
-    gave_up: bool = False
-    """A retry can't help."""
-    verdict: str | None = None
-    outage: bool = False
-    """A store was unavailable, which is not the item's fault."""
+    kind: EndKind = EndKind.FAILED
     pause: float | None = None
     """Seconds until the retry; None for the config's backoff."""
+    verdict: str | None = None
+    is_over: bool = False
+    """The last inquiry decided nothing."""
+    traceback: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Ending:
+        """What `execute` raised."""
+        trace = traceback_of(error)
+        if isinstance(error, GiveUp):
+            return cls(str(error), EndKind.GAVE_UP, verdict=error.verdict, traceback=trace)
+        if isinstance(error, OutcomeUnknown):
+            return cls(str(error), EndKind.UNKNOWN, _seconds(error.pause), is_over=error.is_over, traceback=trace)
+        if isinstance(error, Retry):
+            return cls(str(error), pause=_seconds(error.pause()), traceback=trace)
+        kind = EndKind.OUTAGE if type(error).__name__ in OUTAGES else EndKind.FAILED
+        return cls(describe(error), kind, traceback=trace)
+
+    def as_error(self, type: str) -> ApplicationError:
+        """What an activity raises: it is not retried, because the queue does the retrying, and `ending` reads it
+        back."""
+        return ApplicationError(self.reason, {MARK: self._asdict()}, type=type, non_retryable=True)
 
 
-def gave_up(error: GiveUp) -> ApplicationError:
-    """What an activity raises for `GiveUp`: it is not retried, and `ending` reads it back."""
-    return ApplicationError(str(error), error.verdict, type=GiveUp.__name__, non_retryable=True)
-
-
-def retry(error: Retry) -> ApplicationError:
-    """What an activity raises for `Retry`: the queue does the retrying, and `ending` reads its time back."""
-    pause = error.pause()
-    seconds = None if pause is None else pause.total_seconds()
-    return ApplicationError(str(error), seconds, type=Retry.__name__, non_retryable=True)
+def _seconds(pause: timedelta | None) -> float | None:
+    return None if pause is None else pause.total_seconds()
 
 
 def lost_claim() -> ApplicationError:
@@ -95,24 +130,27 @@ def lost_claim() -> ApplicationError:
 
 def ending(error: BaseException) -> Ending:
     """What a failure means for the item."""
-    failure = _reported_failure(error)
-    if failure is not None:
-        detail = failure.details[0] if failure.details else None
-        if failure.type == GiveUp.__name__:
-            return Ending(failure.message, gave_up=True, verdict=None if detail is None else str(detail))
-        return Ending(failure.message, pause=None if detail is None else float(detail))
+    reported = _reported(error)
+    if reported is not None:
+        return reported._replace(kind=EndKind(reported.kind))
     root = _root(error)
-    if isinstance(root, GiveUp):
-        return Ending(str(root), gave_up=True, verdict=root.verdict)
-    kind = root.type if isinstance(root, ApplicationError) else type(root).__name__
-    return Ending(reason(root), outage=kind in OUTAGES)
+    if not isinstance(root, FailureError):
+        return Ending.of(root) if isinstance(root, GiveUp) else Ending(reason(root), traceback=traceback_of(root))
+    trace = root.failure.stack_trace if root.failure is not None else ""
+    end = Ending(reason(root), traceback=f"{trace}\n{reason(root)}" if trace else None)
+    if isinstance(root, TimeoutError):
+        return end._replace(kind=EndKind.LOST)
+    if isinstance(root, CancelledError):
+        return end._replace(kind=EndKind.UNKNOWN)
+    return end._replace(kind=EndKind.OUTAGE) if isinstance(root, ApplicationError) and root.type in OUTAGES else end
 
 
-def _reported_failure(error: BaseException | None) -> ApplicationError | None:
-    """What `gave_up` or `retry` made; its cause is what the business code raised, which has no details."""
+def _reported(error: BaseException | None) -> Ending | None:
+    """What `as_error` wrote; its cause is what the business code raised."""
     while isinstance(error, FailureError):
-        if isinstance(error, ApplicationError) and error.type in (GiveUp.__name__, Retry.__name__):
-            return error
+        detail = error.details[0] if isinstance(error, ApplicationError) and error.details else None
+        if isinstance(detail, dict) and isinstance(detail.get(MARK), dict):
+            return Ending(**detail[MARK])
         error = error.cause
     return None
 

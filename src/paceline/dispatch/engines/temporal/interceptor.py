@@ -30,9 +30,8 @@ from paceline.dispatch.engines.temporal.item_places import ItemPlaces
 from paceline.dispatch.engines.temporal.outbound_calls import OutboundCalls, current_memo
 from paceline.dispatch.engines.temporal.outcome_activities import (
     CALL_TIMEOUT,
-    GIVE_UP,
+    END,
     MAY_BEGIN,
-    OUTAGE_PAUSE,
     RELEASE,
     REPORT,
     RETRY,
@@ -101,9 +100,9 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
             raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
         if isinstance(result, Completion):
             result = completion_to_json(result)
-            await _notify_queue(REPORT, memo, None, result, None, _seconds_since(began))
+            await _notify_queue(REPORT, memo, result, _seconds_since(began))
         else:
-            await _notify_queue(REPORT, memo, None, None, None, _seconds_since(began))
+            await _notify_queue(REPORT, memo, None, _seconds_since(began))
         return result
 
     async def _run_business(self, input: ExecuteWorkflowInput) -> Any:
@@ -136,13 +135,7 @@ def _seconds_since(began: datetime) -> float:
 
 
 async def _report_failure(memo: ClaimMemo, error: BaseException, began: datetime) -> None:
-    end = ending(error)
-    if end.outage:
-        await _notify_queue(RELEASE, memo, end.reason, OUTAGE_PAUSE.total_seconds())
-    elif end.gave_up:
-        await _notify_queue(GIVE_UP, memo, end.reason, end.verdict, _seconds_since(began))
-    else:
-        await _notify_queue(REPORT, memo, end.reason, None, end.pause, _seconds_since(began))
+    await _notify_queue(END, memo, ending(error)._asdict(), _seconds_since(began))
 
 
 async def _notify_queue(what: str, memo: ClaimMemo, *more: Any) -> None:

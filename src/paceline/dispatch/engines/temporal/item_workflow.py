@@ -15,17 +15,17 @@ from temporalio import activity, workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
+from paceline.dispatch import events
 from paceline.dispatch.current_task import current_claim, current_task
 from paceline.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from paceline.dispatch.engines.temporal.claim_watch import ClaimWatch
 from paceline.dispatch.engines.temporal.completions import completion_from_json, completion_to_json
-from paceline.dispatch.engines.temporal.failures import gave_up, retry
+from paceline.dispatch.engines.temporal.failures import Ending
 from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
-from paceline.dispatch.model import Completion, GiveUp, Postponed
-from paceline.dispatch.outcomes import OutcomeUnknown, Retry
+from paceline.dispatch.model import Completion, Postponed
 from paceline.dispatch.ports import OutcomeSink
 from paceline.dispatch.registry import Execute, Registry
-from paceline.dispatch.task_errors import is_cancelling, message_of
+from paceline.dispatch.task_errors import is_cancelling
 from paceline.dispatch.worker.threads import is_coroutine_function
 
 EXECUTE = "paceline.execute"
@@ -33,9 +33,8 @@ LONGEST_EXECUTION = timedelta(days=365)
 """Temporal requires a timeout. The queue has none: a task's own timeout is enforced inside the activity."""
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 """An activity whose worker died is detected after this."""
-STOPPED = "its worker was stopped"
-RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=3)
-"""For lost workers only: what `execute` raises is final, because the queue does the retrying."""
+ONCE = RetryPolicy(maximum_attempts=1)
+"""The queue does the retrying: it knows which attempts have begun, and what follows one whose effect nobody knows."""
 
 
 @workflow.defn(dynamic=True)
@@ -54,9 +53,17 @@ class ItemWorkflow:
             args=[memo.claim.item_type, item_id, context_json],
             start_to_close_timeout=LONGEST_EXECUTION,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
-            retry_policy=RETRY,
+            retry_policy=ONCE,
         )
         return completion_from_json(returned)
+
+
+class WorkerEnded(Postponed):
+    """The worker ended while the execution ran: it goes back, so a deployment costs neither an attempt nor a retry,
+    unless its task must know what became of it."""
+
+    def __init__(self) -> None:
+        super().__init__("its worker ended while it ran")
 
 
 class ItemActivities:
@@ -75,8 +82,7 @@ class ItemActivities:
                 result = await self._run(self._registry[item_type].execute, item_id, json.loads(context_json))
         except asyncio.CancelledError:
             if activity.is_worker_shutdown():
-                # As in-process: it goes back, so a deployment costs neither an attempt nor a retry.
-                raise Postponed(STOPPED) from None
+                raise WorkerEnded from None
             raise
         finally:
             heartbeats.cancel()
@@ -90,15 +96,12 @@ class ItemActivities:
             return await result if inspect.isawaitable(result) else result
         except Postponed:
             raise  # for the activity guard
-        except GiveUp as error:
-            raise gave_up(error) from error
-        except Retry as error:
-            raise retry(error) from error
-        except OutcomeUnknown as error:
-            raise retry(Retry(str(error), after=error.pause)) from error
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelling():
                 raise
-            raise ApplicationError(message_of(error), type=type(error).__name__, non_retryable=True) from error
+            end = Ending.of(error)
+            if end.traceback is not None and (claim := current_claim()) is not None:
+                events.log_traceback(claim, end.traceback)
+            raise end.as_error(type(error).__name__) from error

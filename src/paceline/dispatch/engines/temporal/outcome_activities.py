@@ -14,6 +14,7 @@ from temporalio.exceptions import ApplicationError
 from paceline.batching import Batcher
 from paceline.dispatch.engines.temporal.claim_memo import ClaimMemo
 from paceline.dispatch.engines.temporal.completions import completion_from_json
+from paceline.dispatch.engines.temporal.failures import Ending, EndKind
 from paceline.dispatch.model import Claim
 from paceline.dispatch.ports import OutcomeSink
 from paceline.errors import StoreError
@@ -21,8 +22,8 @@ from paceline.errors import StoreError
 MAY_BEGIN = "paceline.may_begin"
 REPORT = "paceline.report"
 RELEASE = "paceline.release"
-GIVE_UP = "paceline.give_up"
-OWN = frozenset({MAY_BEGIN, REPORT, RELEASE, GIVE_UP})
+END = "paceline.end"
+OWN = frozenset({MAY_BEGIN, REPORT, RELEASE, END})
 OFF = "the kill switch was off at its time"
 
 CALL_TIMEOUT = timedelta(seconds=30)
@@ -43,7 +44,7 @@ class OutcomeActivities:
 
     @property
     def all(self) -> list[Callable[..., Any]]:
-        return [self.may_begin, self.report, self.release, self.give_up]
+        return [self.may_begin, self.report, self.release, self.end]
 
     @activity.defn(name=MAY_BEGIN)
     async def may_begin(self, memo: dict[str, Any]) -> bool:
@@ -57,23 +58,13 @@ class OutcomeActivities:
             return False
 
     @activity.defn(name=REPORT)
-    async def report(
-        self,
-        memo: dict[str, Any],
-        failure: str | None,
-        completion: dict[str, Any] | None = None,
-        pause: float | None = None,
-        seconds: float | None = None,
-    ) -> bool:
-        """Reports how the execution ended, with its result or its error and the `pause` before the retry, and how long
-        it took. False if its claim was lost meanwhile."""
+    async def report(self, memo: dict[str, Any], completion: dict[str, Any] | None, seconds: float) -> bool:
+        """Reports that the execution succeeded, with its result, and how long it took. False if its claim was lost
+        meanwhile."""
         claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
-            if failure is None:
-                done = await self._sink.completed(claim, completion_from_json(completion))
-            else:
-                done = await self._sink.failed(claim, failure, None if pause is None else timedelta(seconds=pause))
-        self._count(claim, seconds)
+            done = await self._sink.completed(claim, completion_from_json(completion))
+        self._sink.executed(claim.item_type, seconds)  # after it is stored, so that a retried report counts once
         return done
 
     @activity.defn(name=RELEASE)
@@ -83,19 +74,30 @@ class OutcomeActivities:
         with _retried_if_the_store_failed():
             return await self._sink.released(claim, reason, rest)
 
-    @activity.defn(name=GIVE_UP)
-    async def give_up(self, memo: dict[str, Any], why: str, verdict: str | None, seconds: float | None = None) -> bool:
-        """Reports that a retry can't help; False if its claim was lost meanwhile."""
-        claim = _claim_memo(memo).claim
+    @activity.defn(name=END)
+    async def end(self, memo: dict[str, Any], ending: dict[str, Any], seconds: float) -> bool:
+        """Reports that the execution ended without success, and how long it took; False if its claim was lost
+        meanwhile."""
+        claim, end = _claim_memo(memo).claim, Ending(**ending)
         with _retried_if_the_store_failed():
-            done = await self._sink.gave_up(claim, why, verdict)
-        self._count(claim, seconds)
+            done = await self._ended(claim, end)
+        if end.kind is not EndKind.OUTAGE:
+            self._sink.executed(claim.item_type, seconds)
         return done
 
-    def _count(self, claim: Claim, seconds: float | None) -> None:
-        """Called after the outcome is stored, so that a retried report counts once."""
-        if seconds is not None:
-            self._sink.executed(claim.item_type, seconds)
+    async def _ended(self, claim: Claim, end: Ending) -> bool:
+        pause = None if end.pause is None else timedelta(seconds=end.pause)
+        match end.kind:
+            case EndKind.OUTAGE:
+                return await self._sink.released(claim, end.reason, OUTAGE_PAUSE)
+            case EndKind.LOST:
+                return await self._sink.lost(claim, end.reason)
+            case EndKind.UNKNOWN:
+                return await self._sink.unknown(claim, end.reason, pause, end.traceback, is_over=end.is_over)
+            case EndKind.GAVE_UP:
+                return await self._sink.gave_up(claim, end.reason, end.verdict, end.traceback)
+            case EndKind.FAILED:
+                return await self._sink.failed(claim, end.reason, pause, end.traceback)
 
     async def _alive(self, claims: Sequence[Claim]) -> list[bool]:
         once = list(dict.fromkeys(claims))

@@ -25,7 +25,7 @@ from paceline.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
 from paceline.dispatch.engines.temporal.trace_interceptor import TraceInterceptor
 from paceline.dispatch.ports import Guard, OutcomeSink
 from paceline.dispatch.registry import Domain, Registry
-from paceline.dispatch.worker.places import DEFAULT_THREADS, Places
+from paceline.dispatch.worker.places import Places
 from paceline.errors import ConfigurationError
 
 # Modules the sandbox need not reload for every workflow: they keep no state and do no I/O on import. OpenTelemetry has
@@ -113,11 +113,11 @@ def exec_workers(
     *,
     guard: Guard | None = None,
     concurrency: Concurrency = EXEC,
-    threads: int = DEFAULT_THREADS,
+    places: Places | None = None,
     options: WorkerOptions | None = None,
 ) -> list[Worker]:
-    """One `exec_worker` per task queue of the domains. Together they run at most `threads` plain functions at once."""
-    places = Places(concurrency.activities * len(domains), threads)
+    """One `exec_worker` per task queue of the domains. Together they have the places."""
+    places = places or Places(concurrency.activities * len(domains))
     queues: dict[str, list[Domain]] = {}
     for domain in domains:
         queues.setdefault(domain.config.exec_task_queue, []).append(domain)

@@ -7,7 +7,8 @@
 --            r  give back            t  settle a hold         c  like h, but hold only places of concurrency limits
 --            n  renew held places
 -- ARGV[2…] one per charge: tag, shadow, cost (t: the actual one), size, life, and a, b, c: unit, gain, full of a bucket; window, grain,
---          grains of a sliding window; three edges of a calendar, one of them near now; window of the others
+--          grains of a sliding window; window, grain of a log; three edges of a calendar, one of them near now; window of
+--          the others
 -- ARGV[#]  s: how many times, one after another, if more than once; h, c, n: how long to hold, in microseconds
 --
 -- s, p, h, c return a string: fits, remaining, retry and reset of each charge, each time, eight bytes each; one byte more
@@ -278,7 +279,7 @@ for round = 1, times do
           if lent[3] >= lent[2] then lent = false end
         end
       elseif tag == LOG or tag == PLACES then
-        if more > 0 then log_take(log, size, more) else log_give(log, -more) end
+        if more > 0 then log_take(log, size, more, b) else log_give(log, -more) end
         used = log.used
       else
         if tag == SLIDING and used + more < 0 then before = max(before + used + more, 0) end

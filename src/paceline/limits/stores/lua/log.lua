@@ -57,19 +57,21 @@ local function logbook(now)
     end
   end
 
-  local function take(log, size, cost)
+  -- Calls of one grain share an entry, whose time is the last of them.
+  local function take(log, size, cost, grain)
     cost = min(cost, size - log.used)
     if cost <= 0 then return end
+    local time = now + grain - 1
     log.used = log.used + cost
     if not log.stored then
-      log.tail, log.oldest, log.newest = 1, now, now
+      log.tail, log.oldest, log.newest = 1, time, time
     elseif log.newest >= now then
       local last = log.tail - 1
       local _, spent = unpack('<I7I3', entries(log, last, 1))
       call('SETRANGE', log.key, HEADER + last * ENTRY, pack('<I7I3', log.newest, spent + cost))
     else
-      call('SETRANGE', log.key, HEADER + log.tail * ENTRY, pack('<I7I3', now, cost))
-      log.tail, log.newest = log.tail + 1, now
+      call('SETRANGE', log.key, HEADER + log.tail * ENTRY, pack('<I7I3', time, cost))
+      log.tail, log.newest = log.tail + 1, time
     end
   end
 
@@ -145,7 +147,7 @@ local function logbook(now)
   local function renew(log, cost, time)
     if log.held then release(log, cost, time) end
     if log.used == 0 then log.stored, log.head, log.tail = false, 0, 0 end
-    take(log, log.used + cost, cost)
+    take(log, log.used + cost, cost, 1)
   end
 
   local function save(log, ms)

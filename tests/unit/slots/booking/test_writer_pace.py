@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.slots import SlotRequest
+from paceline.slots.booking.writer import LEAST, TARGET_SECONDS, Paces
 from paceline.slots.model import BookingGroup
-from paceline.slots.pace import LEAST, TARGET_SECONDS, Paces
 
 
 def drained(paces: Paces, requests: list[SlotRequest], seconds_each: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""Several configs at once: the earliest instant that all admit, against a walk over every millisecond."""
+"""One config or several at once: the earliest instant that all admit, against a walk over every millisecond."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import InvalidInput
+from paceline.slots.booking.packer import Full, Packer, Place, Side
 from paceline.slots.calendars import Calendar
-from paceline.slots.joint import JointPacker, JointSide
 from paceline.slots.model import PolicyVersion, WindowPolicy, checked_names
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from paceline.slots.packing import Full, Packer, Place
 from paceline.slots.windows import align
 from tests.effort import examples
 from tests.models.held_windows import held_times
@@ -65,8 +64,8 @@ class Counted:
         return [at for at in held if from_ms <= at < until_ms][:limit]
 
 
-def side(name: str, policy: WindowPolicy, counts: dict[int, int] | None = None) -> JointSide:
-    return JointSide(PolicyVersion(name, 1, policy, from_ms(0)), Occupancy(policy, Counted(policy, counts or {})))
+def side(name: str, policy: WindowPolicy, counts: dict[int, int] | None = None) -> Side:
+    return Side(PolicyVersion(name, 1, policy, from_ms(0)), Occupancy(policy, Counted(policy, counts or {})))
 
 
 def milliseconds(count: int) -> timedelta:
@@ -146,7 +145,7 @@ def test_the_earliest_instant_that_all_admit_is_taken(data: st.DataObject) -> No
         held.append(Counter({first + n * policy.size_ms: taken for n, taken in enumerate(fills) if taken}))
     walk = Walk(chosen, [held_times(counts, policy.size_ms) for policy, counts in zip(chosen, held, strict=True)])
     sides = [side(f"c{n}", policy, dict(counts)) for n, (policy, counts) in enumerate(zip(chosen, held, strict=True))]
-    packer = JointPacker(sides, NOW, random.Random(1).random)
+    packer = Packer(sides, NOW, random.Random(1).random)
     for requested in data.draw(st.lists(st.integers(NOW - 20, NOW + 250), min_size=1, max_size=20)):
         effective = max(requested, NOW)
         expected = walk.earliest(effective)
@@ -164,23 +163,10 @@ def test_the_earliest_instant_that_all_admit_is_taken(data: st.DataObject) -> No
         walk.book(place.scheduled_ms)
 
 
-@settings(max_examples=examples(100), deadline=None)
-@given(policies(), st.lists(st.integers(NOW - 20, NOW + 250), min_size=1, max_size=40))
-def test_under_one_config_it_places_as_the_packer_for_one_does(policy: WindowPolicy, requested: list[int]) -> None:
-    joint = JointPacker([side("c", policy)], NOW, random.Random(1).random)
-    single = Packer(policy, Occupancy(policy, Counted(policy)), NOW, random.Random(1).random)
-    for at in requested:
-        one, other = joint.place(at), single.place(at)
-        if isinstance(other, Place) and isinstance(one, Place):
-            assert one.window_start_ms == other.window_start_ms
-        else:
-            assert one == other
-
-
 def test_a_refusal_says_when_all_would_have_had_room() -> None:
     short = side("short", WindowPolicy(1, milliseconds(10), max_delay=milliseconds(35)))
     full = side("full", WindowPolicy(1, milliseconds(20)), {NOW + n * 20: 1 for n in range(5)})
-    packer = JointPacker([short, full], NOW, random.Random(1).random)
+    packer = Packer([short, full], NOW, random.Random(1).random)
     assert packer.place(NOW) == Full(NOW + 100)
     assert not list(short.occupancy.changed_windows()), "all or none"
 
@@ -189,7 +175,7 @@ def test_calendars_that_never_meet_find_nothing_and_say_so() -> None:
     day = {"zone": "UTC", "open": [{"from": "08:00", "to": "18:00"}]}
     night = {"zone": "UTC", "open": [{"from": "20:00", "to": "06:00"}]}
     sides = [side("day", WindowPolicy(1, "PT1H", calendar=day)), side("night", WindowPolicy(1, "PT1H", calendar=night))]
-    packer = JointPacker(sides, NOW, random.Random(1).random)
+    packer = Packer(sides, NOW, random.Random(1).random)
     assert packer.place(NOW) == Full(None)
     assert packer.place(NOW + 1) == Full(None)
 
@@ -197,8 +183,8 @@ def test_calendars_that_never_meet_find_nothing_and_say_so() -> None:
 def test_the_even_spread_is_that_of_the_narrowest() -> None:
     wide = side("wide", WindowPolicy(1000, "PT1M"))
     narrow = side("narrow", WindowPolicy(10, "PT4S", spread="even"))
-    packer = JointPacker([wide, narrow], 0, random.Random(1).random)
-    alone = Packer(narrow.active.policy, Occupancy(narrow.active.policy, Counted(narrow.active.policy)), 0, lambda: 0.0)
+    packer = Packer([wide, narrow], 0, random.Random(1).random)
+    alone = Packer([side("alone", narrow.active.policy)], 0, lambda: 0.0)
     for _ in range(35):
         joint, single = packer.place(0), alone.place(0)
         assert isinstance(joint, Place)
@@ -213,7 +199,7 @@ def test_full_windows_are_jumped_not_walked(windows: int) -> None:
     behind = side("behind", WindowPolicy(5, "PT4S"), {n * size: 5 for n in range(windows)})
     longer = side("longer", WindowPolicy(5, "PT8S"), {n * 2 * size: 5 for n in range(windows)})
     free = side("free", WindowPolicy(5, "PT1S"))
-    packer = JointPacker([free, behind, longer], 0, random.Random(1).random)
+    packer = Packer([free, behind, longer], 0, random.Random(1).random)
     place = packer.place(0)
     assert isinstance(place, Place)
     assert place.other_windows[1].window_start_ms == windows * 2 * size
@@ -224,7 +210,7 @@ def test_full_windows_are_jumped_not_walked(windows: int) -> None:
 
 def test_far_ahead_windows_end_with_the_time_that_is_taken() -> None:
     sides = [side("a", WindowPolicy(1, "P366D")), side("b", WindowPolicy(5, "PT1H"))]
-    packer = JointPacker(sides, 0, random.Random(1).random)
+    packer = Packer(sides, 0, random.Random(1).random)
     assert packer.place(LATEST_MS) == Full(None)
     place = packer.place(LATEST_MS - 86_400_000 * 370)
     assert not isinstance(place, Place) or place.scheduled_ms < LATEST_MS
@@ -253,7 +239,7 @@ def test_the_first_free_time_does_not_depend_on_the_order_of_the_configs(order: 
         side("late", WindowPolicy(1, "PT0.1S", max_delay="PT0.05S"), {NOW: 1}),  # free at NOW + 100
         side("cut", WindowPolicy(2, "PT1S", max_delay="PT0.6S"), {NOW: 1}),  # free behind its horizon
     ]
-    assert JointPacker(sides[::order], NOW, random.random).place(NOW) == Full(NOW + 601)
+    assert Packer(sides[::order], NOW, random.random).place(NOW) == Full(NOW + 601)
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -270,7 +256,7 @@ def test_a_refusal_names_the_earliest_time(data: st.DataObject) -> None:
     walk = Walk(chosen, [held_times(counts, policy.size_ms) for policy, counts in zip(chosen, times, strict=True)])
     endless = Walk([WindowPolicy(one.max_per_window, one.window) for one in chosen], walk.held)
     sides = [side(f"c{n}", *pair) for n, pair in enumerate(zip(chosen, times, strict=True))]
-    packer = JointPacker(sides, NOW, random.Random(1).random)
+    packer = Packer(sides, NOW, random.Random(1).random)
 
     def is_free(at: int, effective: int) -> bool:
         return all(
@@ -294,4 +280,4 @@ def test_a_refusal_names_the_earliest_time(data: st.DataObject) -> None:
 def test_a_refusal_looks_past_a_second_horizon() -> None:
     first = side("first", WindowPolicy(4, "PT0.2S", max_delay="PT0.049S"), {NOW: 1})  # used up to NOW + 50
     second = side("second", WindowPolicy(2, "PT0.05S", max_delay="PT0.074S"), {NOW + 50: 1})  # then up to NOW + 75
-    assert JointPacker([first, second], NOW, random.random).place(NOW) == Full(NOW + 75)
+    assert Packer([first, second], NOW, random.random).place(NOW) == Full(NOW + 75)

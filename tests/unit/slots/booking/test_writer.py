@@ -9,11 +9,11 @@ import pytest
 
 from paceline.errors import Conflict, LockTimeout, StoreError, StoreUnavailable
 from paceline.slots import AssignedSlot, SlotRequest, WindowPolicy
-from paceline.slots import writer as writers
+from paceline.slots.booking import writer as writers
+from paceline.slots.booking.packing import Booking
+from paceline.slots.booking.writer import SlotWriter
 from paceline.slots.model import BookingGroup
-from paceline.slots.packing import Booking
 from paceline.slots.ports import LockHolder, NullObserver
-from paceline.slots.writer import SlotWriter
 from tests.models.slot_store import MemorySlotStore
 
 AT = 1_900_000_000_000

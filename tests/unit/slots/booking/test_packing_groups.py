@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from paceline.durations import from_ms
 from paceline.errors import InvalidInput, NotFound
 from paceline.slots import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
-from paceline.slots.group_packing import GroupPacker, event_ids_of, names_of, requests_by_config
-from paceline.slots.joint import JointSide
+from paceline.slots.booking.packer import Side
+from paceline.slots.booking.packing import GroupPacker, event_ids_of, names_of, requests_by_config
 from paceline.slots.model import BookingGroup
 from paceline.slots.occupancy import Occupancy
 from tests.effort import examples
@@ -73,7 +73,7 @@ async def test_one_transaction_books_what_one_for_each_request_would(groups: lis
 def test_an_event_of_an_earlier_group_keeps_its_slot() -> None:
     policy = WindowPolicy(5, "PT1S")
     sides = {
-        name: JointSide(PolicyVersion(name, 1, policy, from_ms(0)), Occupancy(policy, HeldWindows([], 1000)))
+        name: Side(PolicyVersion(name, 1, policy, from_ms(0)), Occupancy(policy, HeldWindows([], 1000)))
         for name in ("a", "b")
     }
     packer = GroupPacker(sides, {"full": InvalidInput("config_name", "is full")}, 0, Random(1).random)

@@ -19,10 +19,8 @@ from typing import NamedTuple, Protocol
 from paceline import tracing
 from paceline.errors import Conflict, LockTimeout, PacelineError, StaleVersion, StoreUnavailable
 from paceline.slots import events
-from paceline.slots.group_packing import names_of
+from paceline.slots.booking.packing import Booking, names_of
 from paceline.slots.model import BookingGroup, SlotRequest
-from paceline.slots.pace import Paces
-from paceline.slots.packing import Booking
 from paceline.slots.ports import LockHolder, SlotObserver
 
 MAX_TRIES = 8
@@ -36,6 +34,15 @@ STUCK_SECONDS = 1.0
 LOOK_EVERY = 0.1
 """Seconds between two looks at locks that are stuck."""
 
+TARGET_SECONDS = 0.25
+"""How long a transaction should take: callers of a config wait for the one in front of them."""
+LEAST = 50
+"""The requests that a transaction may have however long it takes."""
+FIRST_SPARSE = 1000
+"""The requests of the first transaction whose requests are for different times."""
+
+Position = tuple[int, int]
+"""A group, and the number of its requests that are done."""
 Outcomes = list[list[Booking]]
 """The outcomes of each group."""
 Span = tuple[int, int, int]
@@ -293,3 +300,72 @@ def _merged(calls: Sequence[_Call]) -> tuple[list[BookingGroup], list[list[Span]
             last += requests
         spans.append(own)
     return [BookingGroup(*group) for group in merged], spans
+
+
+class Pace:
+    """The size of the next transaction, learnt from what the last ones took."""
+
+    def __init__(self, first: int, max_size: int) -> None:
+        self.size = min(first, max_size)
+        self._max_size = max_size
+
+    def learn(self, count: int, seconds: float) -> None:
+        """Learns that a transaction of `count` requests took that long. A small, quick one is ignored."""
+        if seconds > TARGET_SECONDS:
+            self.size = max(min(LEAST, self._max_size), int(count * TARGET_SECONDS / seconds))
+        elif count >= self.size:
+            self.size = min(
+                self._max_size, 2 * self.size, max(self.size, int(count * TARGET_SECONDS / max(seconds, 1e-6)))
+            )
+
+
+class Paces:
+    """The pace of crowded and of sparse requests: those for one time share a few windows, those for different times
+    each cost reads and writes."""
+
+    def __init__(self, max_size: int) -> None:
+        self._crowded = Pace(max_size, max_size)
+        self._sparse = Pace(FIRST_SPARSE, max_size)
+
+    @property
+    def size(self) -> int:
+        """The most requests that one transaction should have, whatever they are."""
+        return min(self._crowded.size, self._sparse.size)
+
+    def next(
+        self, groups: Sequence[BookingGroup], at: Position, max_configs: int
+    ) -> tuple[list[BookingGroup], Position]:
+        """The groups of the next transaction, from a position on, the last one maybe in part; and where to continue."""
+        portion = _portion(groups, at, self._crowded.size, max_configs)
+        if sum(len(group.requests) for group in portion) > self._sparse.size and _are_sparse(portion):
+            portion = _portion(groups, at, self._sparse.size, max_configs)
+        last = at[0] + len(portion) - 1
+        done = len(portion[-1].requests) + (at[1] if len(portion) == 1 else 0)
+        return portion, (last, done) if done < len(groups[last].requests) else (last + 1, 0)
+
+    def learn(self, groups: Sequence[BookingGroup], seconds: float) -> None:
+        """Learns that a transaction of these groups took that long."""
+        pace = self._sparse if _are_sparse(groups) else self._crowded
+        pace.learn(sum(len(group.requests) for group in groups), seconds)
+
+
+def _portion(groups: Sequence[BookingGroup], at: Position, size: int, max_configs: int) -> list[BookingGroup]:
+    """Up to `size` requests from a position on, under up to `max_configs` configs; at least one group."""
+    portion: list[BookingGroup] = []
+    names: set[str] = set()
+    first = at[1]
+    for group in groups[at[0] :]:
+        names.update(group.names)
+        if size <= 0 or (portion and len(names) > max_configs):
+            break
+        requests = group.requests[first : first + size] if first or len(group.requests) > size else group.requests
+        portion.append(group._replace(requests=requests))
+        size -= len(requests)
+        first = 0
+    return portion
+
+
+def _are_sparse(groups: Sequence[BookingGroup]) -> bool:
+    """Whether most requests are for different times, or under different configs."""
+    total = sum(len(group.requests) for group in groups)
+    return 2 * sum(len({requested for _, requested in group.requests}) for group in groups) > total

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import NotFound, SlotsExhausted, StoreUnavailable
 from paceline.slots import WindowPolicy
+from paceline.slots.booking.packer import Full, Packer, Place, Places, Side
+from paceline.slots.booking.packing import Booking, book_all, proves_config, unbooked
 from paceline.slots.calendars import DAYS
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow
 from paceline.slots.occupancy import Occupancy, WindowCount
-from paceline.slots.packing import Booking, Full, Packer, Place, Places, book_all, proves_config, unbooked
 from paceline.slots.windows import align, even_position, usable
 from tests.effort import examples
 from tests.models.held_windows import HeldWindows, held_times
@@ -45,12 +46,12 @@ def booked(
     """What comes of the requests in batches of that size, and the windows afterwards."""
     active = PolicyVersion("bank", 1, policy, datetime.now(UTC))
     occupancy = Occupancy(policy, HeldWindows(counts, policy.size_ms))
-    packer = Packer(policy, occupancy, NOW, Random(7).random)
+    packer = Packer([Side(active, occupancy)], NOW, Random(7).random)
     bookings: list[Booking] = []
     existing: dict[str, AssignedSlot] = {}
     for first in range(0, len(requests), batch):
-        outcomes, fresh = book_all(active, packer, requests[first : first + batch], existing)
-        existing |= {slot.event_id: slot for slot in fresh}
+        outcomes, fresh = book_all(packer, requests[first : first + batch], existing)
+        assert all(existing[slot.event_id] is slot for slot in fresh)
         bookings += outcomes
     return bookings, list(occupancy.changed_windows())
 
@@ -121,7 +122,7 @@ def test_each_request_gets_the_earliest_open_window_with_room(
     now = EIGHT + after
     windows = [WindowCount(EIGHT + 1000 * number, count, count) for number, count in enumerate(counts) if count]
     held = held_times({window.start_ms: window.taken for window in windows}, policy.size_ms)
-    packer = Packer(policy, Occupancy(policy, HeldWindows(windows, policy.size_ms)), now, Random(3).random)
+    packer = packed(policy, *windows, now=now, seed=3)
     for early, most in requested:
         at = EIGHT + early
         found = packer.take_places(at, most)
@@ -141,8 +142,9 @@ def test_each_request_gets_the_earliest_open_window_with_room(
             assert place_plainly(policy, held, now, at) != expected, "and no other has"
 
 
-def packed(policy: WindowPolicy, *windows: WindowCount, now: int = 0) -> Packer:
-    return Packer(policy, Occupancy(policy, HeldWindows(windows, policy.size_ms)), now, Random(1).random)
+def packed(policy: WindowPolicy, *windows: WindowCount, now: int = 0, seed: int = 1, version: int = 1) -> Packer:
+    occupancy = Occupancy(policy, HeldWindows(windows, policy.size_ms))
+    return Packer([Side(PolicyVersion("bank", version, policy, from_ms(0)), occupancy)], now, Random(seed).random)
 
 
 def test_one_place_is_the_first_of_several() -> None:
@@ -152,7 +154,7 @@ def test_one_place_is_the_first_of_several() -> None:
     assert packed(policy, WindowCount(0, 1, 2)).place(0) == Place(0, even_position(2, 1000)), "by the places ever given"
     packer = packed(policy)
     packer.place(0)
-    assert packer.occupancy.taken(0) == 1, "and takes no other"
+    assert packer.sides[0].occupancy.taken(0) == 1, "and takes no other"
     full = packed(WindowPolicy(1, "PT1S", max_delay="PT0S"), WindowCount(0, 1, 1))
     assert full.place(0) == Full(1000)
 
@@ -223,7 +225,7 @@ def requested(*names: str, at: int = 0) -> list[SlotRequest]:
 
 
 def test_new_slots_have_all_their_values() -> None:
-    bookings, fresh = book_all(ACTIVE, packed(ACTIVE.policy), requested("a", "b"), {}, "payments")
+    bookings, fresh = book_all(packed(ACTIVE.policy, version=7), requested("a", "b"), {}, "payments")
     assert (
         bookings
         == fresh
@@ -236,7 +238,7 @@ def test_new_slots_have_all_their_values() -> None:
 
 def test_an_event_that_has_a_slot_keeps_it() -> None:
     known = AssignedSlot("b", "other", 1, 5, 6, 7, False, None)
-    bookings, fresh = book_all(ACTIVE, packed(ACTIVE.policy), requested("a", "b", "a", "c"), {"b": known})
+    bookings, fresh = book_all(packed(ACTIVE.policy, version=7), requested("a", "b", "a", "c"), {"b": known})
     assert [slot.event_id for slot in fresh] == ["a", "c"]
     first = fresh[0]
     assert bookings == [first, known._replace(existing=True), first._replace(existing=True), fresh[1]]
@@ -244,26 +246,24 @@ def test_an_event_that_has_a_slot_keeps_it() -> None:
 
 def test_requests_that_do_not_fit_are_refused_with_the_earliest_time() -> None:
     requests = [*requested(*"abcdefg"), *requested("z", at=9000)]
-    bookings, fresh = book_all(ACTIVE, packed(ACTIVE.policy), requests, {}, None, "bank, merchant")
+    bookings, fresh = book_all(packed(ACTIVE.policy, version=7), requests, {})
     refused = [booking for booking in bookings if isinstance(booking, SlotsExhausted)]
     assert [slot.event_id for slot in fresh] == ["a", "b", "z"]
     assert [type(booking) for booking in bookings[2:7]] == [SlotsExhausted] * 5
-    assert {(error.config, error.earliest) for error in refused} == {("bank, merchant", from_ms(1001))}
-    ended, _ = book_all(ACTIVE, packed(ACTIVE.policy), requested("a", at=LATEST_MS), {})
+    assert {(error.config, error.earliest) for error in refused} == {("bank", from_ms(1001))}
+    ended, _ = book_all(packed(ACTIVE.policy, version=7), requested("a", at=LATEST_MS), {})
     (error,) = ended
     assert isinstance(error, SlotsExhausted)
     assert (error.config, error.earliest) == ("bank", None)
 
 
-class Handing:
+class Handing(Packer):
     """A packer that hands out prepared places, and notes what it is asked for."""
 
     def __init__(self, *places: Places) -> None:
+        super().__init__(packed(ACTIVE.policy).sides, 0, Random(1).random)
         self.places = list(places)
         self.asked: list[tuple[int, int]] = []
-
-    def look_again(self) -> None:
-        """Nothing to look at."""
 
     def take_places(self, requested_ms: int, max_places: int) -> Places | Full:
         self.asked.append((requested_ms, max_places))
@@ -274,7 +274,7 @@ def test_adjacent_requests_for_one_time_are_placed_together() -> None:
     others = (SlotWindow("merchant", 2, 500),)
     packer = Handing((0, [1, 2], others), (1000, [1003], ()), (2000, [2004], ()), (0, [5], ()))
     requests = [*requested("a", "b", "c"), *requested("d", at=9), *requested("e")]
-    bookings, _ = book_all(ACTIVE, packer, requests, {})
+    bookings, _ = book_all(packer, requests, {})
     assert packer.asked == [(0, 3), (0, 1), (9, 1), (0, 1)]
     slots = [booking for booking in bookings if isinstance(booking, AssignedSlot)]
     assert [(slot.window_start_ms, slot.scheduled_ms) for slot in slots] == [
@@ -289,7 +289,7 @@ def test_adjacent_requests_for_one_time_are_placed_together() -> None:
 
 def test_more_places_than_were_asked_for_are_a_mistake() -> None:
     with pytest.raises(ValueError, match="argument 2"):
-        book_all(ACTIVE, Handing((0, [1, 2], ())), requested("a"), {})
+        book_all(Handing((0, [1, 2], ())), requested("a"), {})
 
 
 def test_without_a_config_only_events_with_a_slot_get_one() -> None:

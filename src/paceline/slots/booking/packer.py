@@ -1,9 +1,9 @@
-"""Packing under several configs: an event gets the earliest instant that all of them admit. Pure.
+"""The search for an event's time: the earliest instant that all of its configs admit, one or several. Pure.
 
-A config admits an instant if the window that holds it is open and has room for the event. The instant of a slot under
-several configs lies in one such window of each, and each is charged. The search jumps: each config names the next
-window of its own that has room, past its full runs and closed hours, and the others continue at the latest of these
-windows, until one instant lies in a window of each.
+A config admits an instant if the window that holds it is open and has room for the event. The instant of a slot lies in
+one such window of each config, and each is charged. The search jumps: each config names the next window of its own that
+has room, past its full runs and closed hours, and the others continue there, until one instant lies in a window of
+each.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.durations import LATEST_MS
-from paceline.slots.first_window import Offer, SpacedWindow, offer, spaced_time
+from paceline.slots.booking.first_window import Offer, SpacedWindow, offer, spaced_time
 from paceline.slots.model import FirstWindow, PolicyVersion, SlotWindow, Spread
 from paceline.slots.occupancy import Occupancy
-from paceline.slots.packing import NOWHERE, Full, Place, Places
 from paceline.slots.windows import align, position, positions
 
 DAY_MS = 86_400_000
@@ -24,13 +23,42 @@ SEARCHED_MS = 3660 * DAY_MS
 """How long after an event's time a common window is searched: configs without one in ten years never have one."""
 
 
-class JointSide:
-    """One config of several: its active policy and its windows."""
+class Place(NamedTuple):
+    """The position of a slot."""
+
+    window_start_ms: int
+    scheduled_ms: int
+    other_windows: tuple[SlotWindow, ...] = ()
+
+
+Places = tuple[int, list[int], tuple[SlotWindow, ...]]
+"""The positions of several slots in one window: its start, each slot's time, the windows of their further configs."""
+
+
+class Full(NamedTuple):
+    """No room before the horizon; with the first time after it that has room, if any."""
+
+    earliest_ms: int | None
+
+
+NOWHERE = Full(None)
+
+
+class Side:
+    """One config of an event: its active policy and its windows."""
+
+    __slots__ = ("active", "narrowness", "occupancy", "size_ms")
 
     def __init__(self, active: PolicyVersion, occupancy: Occupancy) -> None:
         self.active = active
         self.occupancy = occupancy
         self.size_ms = active.policy.size_ms
+        self.narrowness = self.size_ms, active.policy.spread is not Spread.EVEN
+        """A slot has the spread of the config with the shortest window; among equal ones, the even one."""
+
+    def knows(self, at_ms: int) -> bool:
+        """Whether the window of an instant was read."""
+        return self.occupancy.knows(align(at_ms, self.size_ms))
 
     def horizon(self, effective_ms: int) -> int:
         """The last instant that a slot may have."""
@@ -39,7 +67,11 @@ class JointSide:
 
     def offer(self, start_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1) -> Offer:
         """What a window offers to an event."""
-        return offer(self.active.policy, self.occupancy, start_ms, effective_ms, horizon_ms)
+        policy, end = self.active.policy, start_ms + self.size_ms
+        if start_ms < effective_ms or end > horizon_ms + 1:
+            return offer(policy, self.occupancy, start_ms, effective_ms, horizon_ms)
+        limit = policy.limit_at(start_ms)
+        return Offer(limit - self.occupancy.taken(start_ms), start_ms, end, limit)
 
     def free_from(self, at_ms: int, effective_ms: int) -> int:
         """The first open window that ends after `at_ms` and has room for an event; `LATEST_MS` if there is none.
@@ -53,10 +85,10 @@ class JointSide:
         return self.occupancy.first_free(following)
 
 
-class JointRoom(NamedTuple):
+class Room(NamedTuple):
     """Windows with room, one of each config, and the part [low, high) that they have in common."""
 
-    starts_ms: tuple[int, ...]
+    starts_ms: Sequence[int]
     others: tuple[SlotWindow, ...]
     """The windows of all configs but the first."""
     low_ms: int
@@ -70,38 +102,36 @@ class JointRoom(NamedTuple):
 
 
 @dataclass(slots=True)
-class JointPacker:
-    """Places requests one after another into the windows of several configs, at one moment in time.
+class Packer:
+    """Places requests one after another into the windows of their configs, at one moment in time.
 
     No window of any config exceeds its limit, no place lies before the effective time, and no earlier instant that
     all configs admit is passed over. Nothing may be released meanwhile.
     """
 
-    sides: Sequence[JointSide]
+    sides: Sequence[Side]
     now_ms: int
     uniform: Callable[[], float]
-    _narrowest: int = 0
+    narrowest: int = 0
+    """The index of the config with the shortest window, whose spread the slots have."""
+    reached_ms: int = -1
+    """The instant at which the last search ended."""
+    leader: int = 0
+    """The index of the config whose windows the last search passed over."""
+    _order: Sequence[int] = (0,)
     _effective_ms: int = -1
-    _reached_ms: int = -1
     _denied_ms: int = -1
     """Before this instant, none suits an event like the last one; nor a later one, but in the windows of its time."""
     _spaced_ms: int | None = None
     """Where the search for the next place that keeps its distance continues; None if there is none."""
-    _room: JointRoom | Full = NOWHERE
+    _room: Room | Full = NOWHERE
     """The result of the last search, which was for the effective time above and reached that instant."""
     _places: int = 0
 
     def __post_init__(self) -> None:
-        def narrowness(index: int) -> tuple[int, bool]:
-            policy = self.sides[index].active.policy
-            return policy.size_ms, policy.spread is not Spread.EVEN
-
-        self._narrowest = min(range(len(self.sides)), key=narrowness)
-
-    @property
-    def reached_ms(self) -> int:
-        """The instant at which the last search ended."""
-        return self._reached_ms
+        if len(self.sides) > 1:
+            self.narrowest = min(range(len(self.sides)), key=lambda index: self.sides[index].narrowness)
+            self._order = ()
 
     def look_again(self) -> None:
         """Must be called when others have taken places in the same windows."""
@@ -127,23 +157,28 @@ class JointPacker:
         room = self._room
         if isinstance(room, Full):
             return room
-        count, taken = min(max_places, self._places), room.places - self._places
+        starts, others, low, high, places, step, spaced = room
+        count, taken = min(max_places, self._places), places - self._places
         self._places -= count
-        ordinals = [side.occupancy.take(start, count) for side, start in zip(self.sides, room.starts_ms, strict=True)]
-        ordinal, spread = ordinals[self._narrowest], self.sides[self._narrowest].active.policy.spread
-        low, high, step, uniform = room.low_ms, room.high_ms, room.step_ms, self.uniform
-        if room.spaced:
-            return room.starts_ms[0], self._spaced(room, ordinal, count), room.others
+        ordinals = [side.occupancy.take(start, count) for side, start in zip(self.sides, starts, strict=True)]
+        ordinal, spread, uniform = (
+            ordinals[self.narrowest],
+            self.sides[self.narrowest].active.policy.spread,
+            self.uniform,
+        )
+        if spaced:
+            return starts[0], self._spaced(room, ordinal, count), others
         if not step:
             times = positions(spread, ordinal, count, low, high, uniform)
         else:
             lows = [min(low + int(step * (taken + n)), high - 1) for n in range(count)]
             times = [position(spread, ordinal + n, lows[n], high, uniform) for n in range(count)]
         self._put(room, times)
-        return room.starts_ms[0], times, room.others
+        return starts[0], times, others
 
-    def _spaced(self, room: JointRoom, ordinal: int, count: int) -> list[int]:
-        """As `Packer`: the earliest times that keep the distance, in each config that spreads evenly."""
+    def _spaced(self, room: Room, ordinal: int, count: int) -> list[int]:
+        """The earliest times that keep the distance in each config that spreads evenly; for slots without such a time,
+        drawn ones."""
         times: list[int] = []
         for nth in range(ordinal, ordinal + count):
             if self._spaced_ms is not None:
@@ -153,16 +188,11 @@ class JointPacker:
             self._put(room, times[-1:])
         return times
 
-    def _put(self, room: JointRoom, times: Sequence[int]) -> None:
+    def _put(self, room: Room, times: Sequence[int]) -> None:
         for side, start in zip(self.sides, room.starts_ms, strict=True):
             side.occupancy.put(start, times)
 
-    @property
-    def narrowest(self) -> int:
-        """The index of the config with the shortest window, whose spread the slots have."""
-        return self._narrowest
-
-    def take_room(self, requested_ms: int, max_places: int) -> tuple[JointRoom, int] | Full:
+    def take_room(self, requested_ms: int, max_places: int) -> tuple[Room, int] | Full:
         """Takes up to `max_places` places at once, all in the earliest windows with room; returns it and their number.
         For a forecast, which needs no times."""
         room = self._search(requested_ms if requested_ms > self.now_ms else self.now_ms)
@@ -177,15 +207,15 @@ class JointPacker:
 
     def resume_at(self, at_ms: int) -> None:
         """Continues at an instant before which the caller has taken what there was."""
-        self._reached_ms = at_ms
+        self.reached_ms = at_ms
 
-    def _search(self, effective_ms: int) -> JointRoom | Full:
+    def _search(self, effective_ms: int) -> Room | Full:
         if effective_ms < self._effective_ms:
             self._denied_ms = -1
-        at = max(effective_ms, self._reached_ms) if effective_ms == self._effective_ms else effective_ms
+        at = max(effective_ms, self.reached_ms) if effective_ms == self._effective_ms else effective_ms
         self._effective_ms = effective_ms
         starts = self._common(at, effective_ms)
-        self._reached_ms = at = LATEST_MS if starts is None else max(effective_ms, *starts)
+        self.reached_ms = at = LATEST_MS if starts is None else max(effective_ms, *starts)
         self._denied_ms = max(self._denied_ms, at)
         if starts is None:
             return NOWHERE
@@ -218,51 +248,63 @@ class JointPacker:
 
     def _common(self, at_ms: int, effective_ms: int) -> list[int] | None:
         """The windows, one of each config, that hold the first instant at or after `at_ms` that all admit."""
-        # What was denied to an earlier event is denied to this one too, but in the windows that hold its time: some of
-        # their slots may have passed.
-        first_ends = max(align(effective_ms, side.size_ms) + side.size_ms for side in self.sides)
-        starts = [side.free_from(at_ms, effective_ms) for side in self.sides] if at_ms < LATEST_MS else [LATEST_MS]
-        agreed = False
-        while not agreed:
-            at = max(at_ms, *starts)
+        sides = self.sides
+        if not self._order:
+            # Those first whose windows were read: they may lead past windows that were not.
+            self._order = range(len(sides))
+            if not sides[0].knows(at_ms):
+                self._order = sorted(self._order, key=lambda index: not sides[index].knows(at_ms))
+        last = LATEST_MS - 1
+        if len(sides) > 1:
+            last = min(effective_ms + SEARCHED_MS, last)
+        first_ends = LATEST_MS
+        if at_ms < self._denied_ms:
+            # What was denied to an earlier event is denied to this one too, but in the windows that hold its time: some
+            # of their slots may have passed.
+            first_ends = max([align(effective_ms, side.size_ms) + side.size_ms for side in sides])
+        at, starts, ends = at_ms, [at_ms] * len(sides), [at_ms] * len(sides)
+        while min(ends) <= at:
             if first_ends <= at < self._denied_ms:
-                at = at_ms = self._denied_ms
-            if at >= LATEST_MS or at > effective_ms + SEARCHED_MS:
-                return None
-            agreed = True
-            for index, side in enumerate(self.sides):
-                if starts[index] + side.size_ms <= at:
-                    starts[index] = side.free_from(at, effective_ms)
-                    agreed = agreed and starts[index] <= at
-        return starts
+                at = self._denied_ms
+            for index in self._order:
+                if at > last:
+                    return None
+                if ends[index] <= at:
+                    side = sides[index]
+                    starts[index] = start = side.free_from(at, effective_ms)
+                    ends[index] = start + side.size_ms
+                    if start > at:
+                        at, self.leader = start, index
+        return starts if at <= last else None
 
-    def _room_of(self, starts: Sequence[int], parts: Sequence[Offer]) -> JointRoom:
-        low, high = max(part.low_ms for part in parts), min(part.high_ms for part in parts)
-        places = min(part.places for part in parts)
+    def _room_of(self, starts: Sequence[int], parts: Sequence[Offer]) -> Room:
+        places, low, high, _ = parts[0]
+        for more, since, until, _ in parts[1:]:
+            places, low, high = min(places, more), max(low, since), min(high, until)
         step = 0.0
         for side, start, part in zip(self.sides, starts, parts, strict=True):
             is_shared = start < self._effective_ms and side.active.policy.first_window is FirstWindow.PROPORTIONAL
             if part.high_ms == high < start + side.size_ms and not is_shared:
-                # As `Packer`: the horizon moves with the clock, and places keep pace with it.
+                # The horizon moves with the clock, and under overload each step of it opens a little more of this
+                # window: places keep pace with it. Drawn from all of the span so far, they would crowd at its start.
                 pace = (high - part.low_ms) / part.capacity
                 low = max(low, min(part.low_ms + int(side.occupancy.taken(start) * pace), high - 1))
                 step = max(step, pace)
         others = tuple(
-            SlotWindow(side.active.name, side.active.version, start)
-            for side, start in zip(self.sides[1:], starts[1:], strict=True)
+            [
+                SlotWindow(side.active.name, side.active.version, start)
+                for side, start in zip(self.sides[1:], starts[1:], strict=True)
+            ]
         )
-        return JointRoom(tuple(starts), others, low, high, places, step, self._spaced_windows(starts))
+        spaced = self._spaced_windows(starts) if starts[self.narrowest] < self._effective_ms else ()
+        return Room(starts, others, low, high, places, step, spaced)
 
     def _spaced_windows(self, starts: Sequence[int]) -> tuple[SpacedWindow, ...]:
-        """If the narrowest window is a first one, and spreads evenly: all such windows of the configs."""
-
-        def is_spaced(index: int) -> bool:
-            return starts[index] < self._effective_ms and self.sides[index].active.policy.spread is Spread.EVEN
-
-        if not is_spaced(self._narrowest):
+        """If the narrowest window, a first one, spreads evenly: all such windows of the configs."""
+        if self.sides[self.narrowest].active.policy.spread is not Spread.EVEN:
             return ()
         return tuple(
-            SpacedWindow.of(side.active.policy, side.occupancy, starts[index])
-            for index, side in enumerate(self.sides)
-            if is_spaced(index)
+            SpacedWindow.of(side.active.policy, side.occupancy, start)
+            for side, start in zip(self.sides, starts, strict=True)
+            if start < self._effective_ms and side.active.policy.spread is Spread.EVEN
         )
