@@ -144,6 +144,10 @@ class Facing:
     within: Sequence[str] = ("connection",)
     left_out: Sequence[str] = ("open", "close")
     """Methods that are not generated: written by hand in the parent, or for an event loop only."""
+    on_loop: Sequence[str] = ()
+    """Methods that don't wait, and must run on the event loop all the same: by the parent's `_run_at_once(call)`."""
+    makes: bool = False
+    """Whether the blocking form takes the options of the class, and gives its parent a function that makes one."""
 
 
 FACADES = (
@@ -229,6 +233,34 @@ Any number of threads may call it. Their calls share transactions. A forked proc
             ),
         ),
     ),
+    Facade(
+        "downstream/downstream.py",
+        "downstream/_blocking.py",
+        (
+            Facing(
+                "Downstream",
+                "paceline.downstream.background_downstream.BackgroundDownstream",
+                """A `Downstream` that any number of threads may call. A forked process opens its own connections.
+
+    bank = BlockingDownstream("bank", "sqlite:///work.db", rate="50/second")
+    with bank.call():
+        requests.post(url, json=order)""",
+                makes=True,
+            ),
+        ),
+    ),
+    Facade(
+        "downstream/call.py",
+        "downstream/_blocking_call.py",
+        (
+            Facing(
+                "Call",
+                "paceline.downstream.background_downstream.BackgroundCall",
+                """A call to a downstream. Made by `BlockingDownstream.call`; otherwise as `Call`.""",
+                on_loop=("settle", "refused", "answered", "left"),
+            ),
+        ),
+    ),
 )
 
 
@@ -267,10 +299,17 @@ def facade(text: str, facade: Facade, *bases: str) -> str:
         lines += [f"class {name}({parent}):", _indented(f'"""{twin.docstring}\n"""')]
         known = set(twin.left_out)
         for method in (method for each in (original, *inherited) for method in each.body):
-            if not isinstance(method, ast.AsyncFunctionDef) or method.name.startswith("_") or method.name in known:
-                continue
-            lines += _facade_method(method, twin)
-            known.add(method.name)
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__" and twin.makes:
+                lines += _facade_init(method, twin)
+            elif isinstance(method, ast.FunctionDef) and method.name in twin.on_loop:
+                lines += _facade_method(method, twin)
+            elif (
+                isinstance(method, ast.AsyncFunctionDef)
+                and not method.name.startswith("_")
+                and method.name not in known
+            ):
+                lines += _facade_method(method, twin)
+                known.add(method.name)
     return _formatted("\n".join(lines) + "\n", str(PACKAGE / facade.target))
 
 
@@ -286,23 +325,35 @@ def _is_type_variable(node: ast.stmt) -> bool:
     return isinstance(made, ast.Call) and ast.unparse(made.func) in ("ParamSpec", "TypeVar")
 
 
-def _facade_method(method: ast.AsyncFunctionDef, twin: Facing) -> Iterator[str]:
-    arguments = method.args
-    returns = ast.unparse(method.returns) if method.returns is not None else "None"
-    yield f"    def {method.name}({ast.unparse(arguments)}) -> {returns}:"
-    yield _indented(f'"""{ast.get_docstring(method)}\n"""'.replace("await ", ""), 2)
-    # Read in the caller's thread, where the database connection behind it may be used.
-    yield from (f"        {name} = listed({name})" for name in _iterables(arguments))
+def _facade_init(method: ast.FunctionDef, twin: Facing) -> Iterator[str]:
+    given = ", ".join(_given(method.args))
+    yield f"    def __init__({ast.unparse(method.args)}) -> None:"
+    yield f"        super().__init__(lambda: {twin.class_name}({given}))"
+
+
+def _given(arguments: ast.arguments) -> list[str]:
+    """The arguments of a method as they are passed on."""
     given = [argument.arg for argument in arguments.args[1:]]
     if arguments.vararg is not None:
         given.append(f"*{arguments.vararg.arg}")
     given += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
     if arguments.kwarg is not None:
         given.append(f"**{arguments.kwarg.arg}")
+    return given
+
+
+def _facade_method(method: ast.AsyncFunctionDef | ast.FunctionDef, twin: Facing) -> Iterator[str]:
+    arguments = method.args
+    returns = ast.unparse(method.returns) if method.returns is not None else "None"
+    yield f"    def {method.name}({ast.unparse(arguments)}) -> {returns}:"
+    yield _indented(f'"""{ast.get_docstring(method)}\n"""'.replace("await ", ""), 2)
+    # Read in the caller's thread, where the database connection behind it may be used.
+    yield from (f"        {name} = listed({name})" for name in _iterables(arguments))
     takes_connection = "connection" in {argument.arg for argument in arguments.kwonlyargs}
     run = f"_run_within({', '.join(twin.within)}, " if takes_connection else "_run("
+    run = "_run_at_once(" if method.name in twin.on_loop else run
     it = re.findall("[A-Z][a-z]+", twin.class_name)[-1].lower()
-    yield f"        return self.{run}lambda {it}: {it}.{method.name}({', '.join(given)}))"
+    yield f"        return self.{run}lambda {it}: {it}.{method.name}({', '.join(_given(arguments))}))"
 
 
 def _iterables(arguments: ast.arguments) -> Iterator[str]:

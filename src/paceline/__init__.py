@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from paceline.dispatch.tasks.policies import Exponential
     from paceline.dispatch.tasks.task import Task, TaskCall
     from paceline.dispatch.tasks.tasks import Tasks
+    from paceline.downstream._blocking import BlockingDownstream
     from paceline.downstream.adaptation import Aimd
-    from paceline.downstream.blocking import BlockingDownstream
     from paceline.downstream.downstream import Downstream
     from paceline.errors import (
         ConfigurationError,
@@ -143,7 +143,7 @@ _MODULES = {
     "dispatch.tasks.task": ("Task", "TaskCall"),
     "dispatch.tasks.tasks": ("Tasks",),
     "downstream.adaptation": ("Aimd",),
-    "downstream.blocking": ("BlockingDownstream",),
+    "downstream._blocking": ("BlockingDownstream",),
     "downstream.downstream": ("Downstream",),
     "errors": (
         "ConfigurationError",

@@ -44,6 +44,11 @@ class Background(Generic[Thing]):
         """Forgets who held the lock, in a forked child: a thread that was not forked."""
         self._lock = Lock()
 
+    @property
+    def thing(self) -> Thing:
+        """What runs in the background."""
+        return self._thing
+
     def run(self, call: Callable[[Thing], Coroutine[Any, Any, R]]) -> R:
         """The result of `call`, awaited in the background."""
         with self._lock:

@@ -16,11 +16,22 @@ import sqlalchemy as sa
 from django.db import transaction
 from sqlalchemy.orm import Session
 
-from paceline import BlockingDispatchQueue, DispatchQueue, InvalidInput, Task, Tasks, current_task
+from paceline import (
+    BlockingDispatchQueue,
+    BlockingDownstream,
+    DispatchQueue,
+    Downstream,
+    InvalidInput,
+    Task,
+    Tasks,
+    current_task,
+)
 from paceline.dispatch.status import Status
 from paceline.dispatch.tasks._blocking import BlockingTasks
 from paceline.dispatch.tasks._blocking_task import BlockingCall, BlockingTask
 from paceline.dispatch.tasks.task import Call
+from paceline.downstream._blocking_call import BlockingCall as BlockingDownstreamCall
+from paceline.downstream.call import Call as DownstreamCall
 from paceline.limits._blocking import Limiter
 from paceline.limits.limiter import AsyncLimiter
 from paceline.sql.url import database_url
@@ -169,6 +180,8 @@ FOR_LOOPS: dict[type, set[str]] = {
     },
     Task: {"item_type", "blocking", "options", "call", "call_with_result"},
     Call: {"blocking", "call", "task", "given"},
+    Downstream: set(),
+    DownstreamCall: {"note", "seconds_left"},
 }
 """What defines tasks, runs them on an event loop, or needs no twin because it does not wait."""
 
@@ -181,13 +194,20 @@ FOR_LOOPS: dict[type, set[str]] = {
         (Tasks, BlockingTasks),
         (Task, BlockingTask),
         (Call, BlockingCall),
+        (Downstream, BlockingDownstream),
+        (DownstreamCall, BlockingDownstreamCall),
     ],
 )
 def test_a_blocking_twin_has_every_call(asynchronous: type, blocking: type) -> None:
     mine, theirs = public(asynchronous) - FOR_LOOPS[asynchronous], public(blocking)
-    assert theirs == mine
+    attributes = {name for name in theirs if isinstance(getattr(blocking, name), property)}
+    assert theirs - (attributes - mine) == mine
     for name in mine - {"open", "close"}:
         assert parameters(asynchronous, name) == parameters(blocking, name), name
+
+
+def test_blocking_downstreams_take_the_same_options() -> None:
+    assert inspect.signature(BlockingDownstream).parameters == inspect.signature(Downstream).parameters
 
 
 def public(kind: type) -> set[str]:

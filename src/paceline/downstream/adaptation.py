@@ -52,7 +52,7 @@ class Aimd:
     floor: str
     ceiling: str
     decrease: float = 0.9
-    increase: float = 0.05
+    increase: float = 0.045
     slow: float | None = 3.0
     errors: float = 0.1
 
@@ -169,7 +169,9 @@ def _is_in_trouble(policy: Aimd, estimate: Estimate, elapsed_us: int) -> bool:
 def _fallen(policy: Aimd, estimate: Estimate, elapsed_us: int, now_us: int) -> Estimate:
     taken = estimate.rate
     if estimate.throttled and estimate.answered >= ENOUGH:
-        taken = min(taken, estimate.answered * SECOND_US / elapsed_us)
+        # Both say too little at times: one if little was observed, the other if refusals came late in it.
+        share = estimate.answered / (estimate.answered + estimate.throttled)
+        taken = min(taken, max(estimate.answered * SECOND_US / elapsed_us, taken * share))
     rate = max(taken * policy.decrease, estimate.rate * LARGEST_FALL)
     return _observing(estimate, now_us)._replace(rate=rate, step=policy.increase * rate, fell_us=now_us)
 

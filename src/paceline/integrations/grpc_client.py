@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from paceline.downstream.blocking import BlockingDownstream
+from paceline.downstream._blocking import BlockingDownstream
 from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
 from paceline.downstream.downstream import DEFAULT_KEY, Downstream
 from paceline.downstream.verdicts import Answer

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.downstream.blocking import BlockingDownstream
+from paceline.downstream._blocking import BlockingDownstream
 from paceline.downstream.client_calls import DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle
 from paceline.downstream.downstream import DEFAULT_KEY
 from paceline.downstream.verdicts import Answer

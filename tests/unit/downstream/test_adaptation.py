@@ -55,9 +55,9 @@ def test_it_is_never_above_the_ceiling_or_the_hard_rate_and_never_below_the_floo
 def test_it_converges_to_a_constant_capacity_and_stays_near_it(capacity: int, processes: int, seed: int) -> None:
     log = simulate(POLICY, lambda now: float(capacity), SECONDS, processes=processes, seed=seed)
     settled = log[30:]
-    assert all(0.75 * capacity <= second.rate <= 1.15 * capacity for second in settled)
+    assert all(0.8 * capacity <= second.rate <= 1.15 * capacity for second in settled)
     taken = sum(second.sent - second.refused for second in settled) / len(settled)
-    assert taken >= 0.85 * capacity
+    assert taken >= 0.9 * capacity
     assert refused_share(settled) <= 0.05
 
 
@@ -91,7 +91,7 @@ def test_it_begins_between_floor_and_ceiling_and_grows_by_half_a_second_until_th
     fallen = adapted(policy, estimate, Report(answered=25, throttled=5), 2 * SECOND_US, 100)
     later = adapted(policy, fallen, Report(), 3 * SECOND_US, 100)
     risen = adapted(policy, later, Report(answered=22, is_waiting=True), 4 * SECOND_US, 100)
-    assert (fallen.rate, risen.rate) == (22.5, 22.5 * 1.05)
+    assert (fallen.rate, risen.rate) == (22.5, 22.5 * 1.045)
 
 
 def test_errors_and_a_slow_answer_are_trouble_too() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
-from paceline import BlockingDownstream, Downstream
+from paceline import BlockingDownstream
 from paceline.errors import RateLimitExceeded
 
 LIMITS = {"requests": "5/minute", "tokens": "1000/minute"}
@@ -25,15 +23,3 @@ def test_threads_have_the_same() -> None:
         llm.resume()
         llm.hold_off("a", 5)
         assert llm.state().pauses.keys() == {"a"}
-
-
-def test_it_has_all_methods_and_options_of_the_asynchronous_one() -> None:
-    def methods(of: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(method).parameters)
-            for name, method in vars(of).items()
-            if callable(method) and not name.startswith("_")
-        }
-
-    assert methods(BlockingDownstream) == methods(Downstream)
-    assert inspect.signature(BlockingDownstream).parameters == inspect.signature(Downstream).parameters

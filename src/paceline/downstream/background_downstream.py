@@ -1,0 +1,123 @@
+"""The bases of `BlockingDownstream` and `BlockingCall`: a `Downstream` on an event loop in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from paceline.background import Background
+from paceline.downstream.call import Call
+from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
+from paceline.downstream.downstream import DEFAULT_KEY, Downstream
+from paceline.downstream.httpx_transport import DownstreamTransport
+
+if TYPE_CHECKING:
+    from paceline.downstream._blocking_call import BlockingCall
+
+R = TypeVar("R")
+
+
+class BackgroundDownstream:
+    """Calls from any number of threads share one `Downstream`. A forked child opens its own."""
+
+    def __init__(self, make: Callable[[], Downstream]) -> None:
+        self._background = Background(make)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._background.thing.name
+
+    @property
+    def call_timeout(self) -> float:
+        """The longest that one call may take, in seconds."""
+        return self._background.thing.call_timeout
+
+    @property
+    def waiting(self) -> int:
+        """Calls of this process that wait."""
+        return self._background.thing.waiting
+
+    @property
+    def running(self) -> int:
+        """Calls of this process that have left and not ended."""
+        return self._background.thing.running
+
+    def call(
+        self, costs: Mapping[str, int] | None = None, *, key: str = DEFAULT_KEY, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> BlockingCall:
+        """One call, made inside a `with` block; otherwise as `Downstream.call`."""
+        from paceline.downstream._blocking_call import BlockingCall  # made from what is here
+
+        async def made(downstream: Downstream) -> Call:
+            return downstream.call(costs, key=key, timeout=timeout)
+
+        return BlockingCall(self._background, self._run(made))
+
+    def transport(
+        self,
+        settle: Settle | None = None,
+        *,
+        costs: CostsOf | None = None,
+        key: KeyOf = DEFAULT_KEY,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        transport: Any = None,
+    ) -> DownstreamTransport:
+        """A transport for `Client` of httpx2 or httpx: each request is a call of this downstream. The options are those
+        of `Downstream.transport`."""
+        calls = ClientCalls(self, settle, costs, key, timeout)
+        return DownstreamTransport(calls, is_blocking=True, call_timeout=self.call_timeout, transport=transport)
+
+    def async_transport(
+        self,
+        settle: Settle | None = None,
+        *,
+        costs: CostsOf | None = None,
+        key: KeyOf = DEFAULT_KEY,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        transport: Any = None,
+    ) -> DownstreamTransport:
+        """The same for `AsyncClient`: what waits does so in threads."""
+        return self.transport(settle, costs=costs, key=key, timeout=timeout, transport=transport)
+
+    def close(self) -> None:
+        """Frees the permits of calls that were answered, settles what they cost, and closes the connections."""
+        self._background.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Callable[[Downstream], Coroutine[Any, Any, R]]) -> R:
+        return self._background.run(call)
+
+
+class BackgroundCall:
+    """A call that is made on the event loop of its downstream. It is entered once."""
+
+    def __init__(self, background: Background[Downstream], call: Call) -> None:
+        self._background = background
+        self._call = call
+
+    def __enter__(self) -> Self:
+        self._run(lambda call: call.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(lambda call: call.leave(error))
+
+    def _run(self, work: Callable[[Call], Coroutine[Any, Any, R]]) -> R:
+        return self._background.run(lambda _: work(self._call))
+
+    def _run_at_once(self, work: Callable[[Call], R]) -> R:
+        async def run(_: Downstream) -> R:
+            return work(self._call)
+
+        return self._background.run(run)
