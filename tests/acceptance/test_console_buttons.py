@@ -28,7 +28,13 @@ __all__ = ["browser", "chromium", "page", "window"]
 SOON = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:00Z")
 PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
 ERRORS = {"a-dead": "boom 1", "b-dead": "boom 2 and more"}
-STATUSES = {"a-dead": "DEAD_LETTER", "b-dead": "DEAD_LETTER", "c-done": "COMPLETED", "d-off": "CANCELLED"}
+STATUSES = {
+    "a-dead": "DEAD_LETTER",
+    "b-dead": "DEAD_LETTER",
+    "c-done": "COMPLETED",
+    "d-off": "CANCELLED",
+    "e-unknown": "UNKNOWN",
+}
 MORE_THAN_A_PAGE = 60
 JOBS = [*STATUSES, *(f"m-{number:02}" for number in range(MORE_THAN_A_PAGE))]
 TYPED = {
@@ -80,6 +86,7 @@ ROUTES = (
     "dispatch/JOB",
     "dispatch/JOB?status=DEAD_LETTER",
     "dispatch/JOB/item/a-dead",
+    "dispatch/JOB/item/e-unknown",
     "dispatch/JOB/item/m-00",
     "dispatch/JOB/lanes",
     "dispatch/PAYMENT/item/pay-2",
@@ -116,6 +123,8 @@ def _versions(http: httpx.Client) -> int:
 EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"dispatch/JOB/item/a-dead\|Requeue": lambda http: _status(http, "a-dead") == "READY",
     r"dispatch/JOB/item/a-dead\|Discard": lambda http: _status(http, "a-dead") == "CANCELLED",
+    r"dispatch/JOB/item/e-unknown\|Resolve": lambda http: _status(http, "e-unknown") == "COMPLETED",
+    r"dispatch/JOB/item/e-unknown\|Cancel": lambda http: _status(http, "e-unknown") == "CANCELLED",
     r"dispatch/JOB/item/m-00\|Cancel": lambda http: _status(http, "m-00") == "CANCELLED",
     r"dispatch/JOB/item/m-00\|Reschedule": lambda http: (
         http.get("/admin/dispatch/JOB/items/m-00").json()["executeAt"].startswith("2031-05-01")
@@ -221,6 +230,16 @@ def stock(console: Console, http: httpx.Client) -> None:
         for name, status in STATUSES.items():
             change = "UPDATE paceline_dispatch_queue SET queue_status = ? WHERE item_type = 'JOB' AND item_id = ?"
             database.execute(change, (status, name))
+        database.execute(
+            "UPDATE paceline_dispatch_queue SET unknown_since = created_at"
+            " WHERE item_type = 'JOB' AND item_id = 'e-unknown'"
+        )
+        database.execute(
+            "INSERT OR IGNORE INTO paceline_dispatch_attempt (item_type, item_id, claim_epoch, attempt_number,"
+            " ended_at, outcome, error, traceback)"
+            " VALUES ('JOB', 'e-unknown', 1, 1, '2026-01-01 00:00:00.000000', 'unknown',"
+            " 'unknown: connection reset', 'Traceback (most recent call last): here')"
+        )
         for name, error in ERRORS.items():
             change = "UPDATE paceline_dispatch_queue SET last_error = ? WHERE item_type = 'JOB' AND item_id = ?"
             database.execute(change, (error, name))
@@ -385,6 +404,25 @@ def test_marked_items_are_moved(page: Page, console: Console, verb: str, becomes
         page.get_by_role("dialog").get_by_role("button", name=verb).click()
         until(lambda: page.evaluate("true") and _status(http, "a-dead") == becomes)
         assert _status(http, "b-dead") == "DEAD_LETTER"
+
+
+def test_an_item_that_is_unknown_shows_its_attempts_and_is_resolved(page: Page, console: Console) -> None:
+    with console.api() as http:
+        stock(console, http)
+        show(page, "dispatch/JOB/item/e-unknown")
+        attempts = page.get_by_role("table", name="Attempts")
+        expect(attempts).to_contain_text("unknown: connection reset")
+        page.get_by_text("Traceback of attempt 1").click()
+        expect(page.get_by_role("region", name="Traceback of attempt 1")).to_have_text(
+            "Traceback (most recent call last): here"
+        )
+        page.get_by_role("button", name="Resolve").click()
+        page.get_by_label("What became of it").select_option("refused")
+        page.get_by_label("How you know").fill("returned by the bank")
+        page.get_by_role("dialog").get_by_role("button", name="Resolve").click()
+        until(lambda: page.evaluate("true") and _status(http, "e-unknown") == "DEAD_LETTER")
+        item = http.get("/admin/dispatch/JOB/items/e-unknown").json()
+        assert (item["lastError"], item["unknownSince"]) == ("returned by the bank", None)
 
 
 def test_nothing_is_done_if_the_user_does_not_agree(page: Page, console: Console) -> None:

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 import click
 
 from paceline.dispatch.changes import ResolvedAs
-from paceline.dispatch.config import DispatchConfig, DispatchSettings
+from paceline.dispatch.config import DispatchConfig, DispatchSettings, OnUnknown
 from paceline.dispatch.model import QueueStats
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.search import FilterOptions
 from paceline.dispatch.status import Status
+from paceline.durations import parse_duration
 from paceline.errors import InvalidInput
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Group, as_json, completing
@@ -285,6 +286,12 @@ def resume(item_type: str, as_json: bool) -> None:
 @click.option("--lane-concurrency", help="How many of them per lane; none for any number.")
 @click.option("--max-dispatch-retries", type=int, help="After how many attempts an item is a dead letter.")
 @click.option("--queue", help="The named queue that it belongs to.")
+@click.option(
+    "--on-unknown",
+    type=click.Choice([each.value for each in OnUnknown]),
+    help="What follows an attempt whose effect nobody knows.",
+)
+@click.option("--hold-for", "hold_for_secs", help="How long such an item waits for somebody who knows: PT24H.")
 @as_json
 def set_(item_type: str, as_json: bool, **options: Any) -> None:
     """Change an item type's settings: what is not given stays as it is.
@@ -309,6 +316,8 @@ def set_(item_type: str, as_json: bool, **options: Any) -> None:
 
 
 def _setting(name: str, value: Any) -> Any:
+    if name == "hold_for_secs":
+        return parse_duration(value, "--hold-for").total_seconds()
     if value == "none":
         return None
     if name in ("concurrency", "lane_concurrency"):

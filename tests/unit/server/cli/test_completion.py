@@ -13,8 +13,8 @@ from paceline.server.cli import app
 
 FREE_TEXT = {
     "--after", "--at", "--before", "--concurrency", "--config", "--context", "--control-sum", "--count", "--cron",
-    "--cursor", "--domain", "--error", "--event", "--every", "--expires", "--expires-in", "--feed", "--from", "--host",
-    "--kept", "--key", "--known", "--lane", "--lane-concurrency", "--latency", "--max-delay", "--new-lane", "--notice",
+    "--cursor", "--domain", "--error", "--event", "--every", "--expires", "--expires-in", "--feed", "--from",
+    "--hold-for", "--host", "--kept", "--key", "--known", "--lane", "--lane-concurrency", "--latency", "--max-delay", "--new-lane", "--notice",
     "--overlap", "--override", "--owner", "--per-second", "--phone", "--plan", "--prefix", "--queue", "--queues",
     "--rate", "--reason", "--to", "--type", "--window", "--zone",
 }  # fmt: skip
@@ -64,6 +64,7 @@ def test_options_of_free_text_complete_nothing() -> None:
         ("slots list", "--status", "BOOKED CANCELLED"),
         ("slots replan", "--direction", "earlier spread"),
         ("tokens create ops", "--scope", "read assign send admin"),
+        ("queue set T", "--on-unknown", "retry inquire hold"),
         ("queue cancel T", "--status", "READY CLAIMED DISPATCHED COMPLETED FAILED UNKNOWN DEAD_LETTER CANCELLED"),
         ("payments submit feed", "--format", "csv jsonl pain001"),
         ("payments reconcile statement", "--format", "csv camt053"),
