@@ -178,7 +178,7 @@ def test_payments_that_are_unknown_are_held_and_resolved_over_http_and_the_comma
         last = done["audit"][-1]
         assert (done["status"], last["action"], last["detail"]) == ("COMPLETED", "RESOLVED", "done: on the statement")
     held = run(tmp_path, "queue", "set", "PAY", "--on-unknown", "retry", "--hold-for", "2h", **variables)
-    assert held.stdout.splitlines() == ["PAY on unknown: retry", "PAY hold for secs: 7200.0"]
+    assert held.stdout.splitlines() == ["PAY on unknown: retry", "PAY hold for secs: 7200"]
     wrong = run(tmp_path, "queue", "set", "PAY", "--hold-for", "soon", **variables)
     assert (wrong.returncode, "--hold-for" in wrong.stderr) == (1, True)
     words = ("queue", "resolve", "PAY", "inv-2", "--outcome", "refused", "--reason", "no money")
