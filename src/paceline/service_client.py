@@ -29,6 +29,12 @@ def is_service(url: str) -> bool:
     return url.partition("://")[0] in SCHEMES
 
 
+def check_token(token: str | None, url: str) -> None:
+    """Raises `ConfigurationError` for a token with a URL that is no service's."""
+    if token is not None and not is_service(url):
+        raise ConfigurationError("token", "is for a paceline service, https://…")
+
+
 class _Response(NamedTuple):
     status: int
     body: bytes
@@ -183,4 +189,6 @@ def _result(response: _Response) -> Any:
         raise ConfigurationError("store", f"is no paceline service: {detail}")
     if response.status == 409:
         raise Conflict(detail)
+    if response.status == 413:
+        raise InvalidInput("body", detail)
     raise StoreUnavailable(f"the service: {detail}")

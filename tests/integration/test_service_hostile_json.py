@@ -254,6 +254,9 @@ async def test_no_body_is_read_before_the_token_is_asked_for(tmp_path: Path) -> 
 LISTS = {
     "/api/v1/slots/batch",
     "/api/v1/limits/acquire/batch",
+    "/api/v1/remote/look",
+    "/api/v1/remote/submit",
+    "/admin/remote",
     "/api/send/batch",
     "/admin/dispatch/PAYMENT/requeue",
     "/admin/dispatch/PAYMENT/discard",

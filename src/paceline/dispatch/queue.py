@@ -42,6 +42,7 @@ from paceline.dispatch.turns import checked_lane, checked_priority
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, NotFound, PacelineError, SlotCancelled
 from paceline.options import check_whole
+from paceline.service_client import check_token, is_service
 from paceline.slots.carriers import Carriers
 from paceline.slots.model import AssignedSlot
 from paceline.tracing import Origin, Span
@@ -61,6 +62,7 @@ class OpenOptions(QueueOptions, total=False):
     """The options of `DispatchQueue.open`."""
 
     encryption_keys: Sequence[str] | None
+    token: str | None
 
 
 class DispatchQueue(QueueViews):
@@ -93,15 +95,30 @@ class DispatchQueue(QueueViews):
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, url: str, *, encryption_keys: Sequence[str] | None = None, **options: Unpack[QueueOptions]
+        cls,
+        url: str,
+        *,
+        encryption_keys: Sequence[str] | None = None,
+        token: str | None = None,
+        **options: Unpack[QueueOptions],
     ) -> AsyncIterator[DispatchQueue]:
         """A queue on the database at `url`, migrated and ready; closed when the block ends. With `encryption_keys`,
-        each base64 of 32 bytes, contexts and results are encrypted at rest: the first key encrypts, all decrypt.
+        each base64 of 32 bytes, contexts and results are encrypted at rest: the first key encrypts, all decrypt. A URL
+        such as `https://paceline.internal` is a service's, which `token` lets in.
 
         Raises:
             ConfigurationError: the URL, a key or an option is wrong.
             StoreUnavailable: the store does not answer.
         """
+        if is_service(url):
+            from paceline.dispatch.remote import RemoteDispatchQueue
+
+            if encryption_keys is not None:
+                raise ConfigurationError("encryption_keys", "are the service's own; leave them out")
+            async with RemoteDispatchQueue(url, token, **options) as remote:
+                yield remote
+            return
+        check_token(token, url)
         # Imported here: stores import their drivers, and importing paceline must not.
         from paceline.dispatch.stores import queue_store
 
@@ -182,7 +199,7 @@ class DispatchQueue(QueueViews):
             largest_context=self._largest_context,
         )
         if item_type not in self._known:
-            await self._check_known(item_type)
+            await self.check_known(item_type)
         if (origin := tracing.origin()) is not None:
             return await self._traced(origin, request, connection)
         if connection is not None:
@@ -235,7 +252,7 @@ class DispatchQueue(QueueViews):
             )
             for item_id, context, execute_at in _triples(items)
         ]
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         results: list[EnqueueResult] = []
         for portion in portions(requests):
             results += await self.store.enqueue(portion, within=connection)
@@ -423,7 +440,7 @@ class DispatchQueue(QueueViews):
             NotFound: there is no such item type, or one of the items is not there.
         """
         resolution, ids = Resolution.of(outcome, reason), checked_ids(item_ids)
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         return (await self.store.change_items(item_type, ids, resolution)).total
 
     async def _change(
@@ -432,7 +449,7 @@ class DispatchQueue(QueueViews):
         chosen = checked_filter(**matching)
         if (item_ids is None) == (chosen == ItemFilter()):
             raise InvalidInput("ids", "give a list of ids, or what the items must match; one of the two")
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         if item_ids is None:
             return await self.store.change_items(item_type, chosen, change)
         return await self.store.change_items(item_type, checked_ids(item_ids), change)
@@ -457,7 +474,7 @@ class DispatchQueue(QueueViews):
         previewed, chosen = change_named(change, at), checked_filter(**matching)
         if chosen == ItemFilter():
             raise InvalidInput("filter", "give what the items must match")
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         return await self.store.preview(item_type, chosen, previewed)
 
     async def prune(self, before: datetime | str) -> PruneResult:
@@ -473,7 +490,7 @@ class DispatchQueue(QueueViews):
     ) -> int:
         if matching:
             return (await self._change(item_type, item_ids, matching, Redirection(to))).total
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         ids = None if item_ids is None else checked_ids(item_ids)
         return await self.store.redirect(item_type, ids, to)
 

@@ -64,7 +64,7 @@ class QueueViews:
         Raises:
             NotFound: there is no such item type.
         """
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         return await self.store.stats(item_type, now=now)
 
     async def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
@@ -98,7 +98,7 @@ class QueueViews:
             InvalidInput: the status, the limit, an id, a time, the lane, the error or the order is wrong.
             NotFound: there is no such item type.
         """
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         order = ItemOrder.of(sort)
         if after is not None:
             order.place(after)
@@ -114,7 +114,7 @@ class QueueViews:
             InvalidInput: a value is wrong.
             NotFound: there is no such item type.
         """
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         return await self.store.count(item_type, checked_filter(**matching), MOST_COUNTED + 1)
 
     async def unserved(self, served: Collection[str] = ()) -> dict[str, int]:
@@ -133,7 +133,7 @@ class QueueViews:
         Raises:
             NotFound: there is no such item type.
         """
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         return await self.store.error_groups(item_type)
 
     async def lanes(self, item_type: str) -> Sequence[LaneDepth]:
@@ -142,7 +142,7 @@ class QueueViews:
         Raises:
             NotFound: there is no such item type.
         """
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         return await self.store.lanes(item_type)
 
     async def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
@@ -153,6 +153,17 @@ class QueueViews:
         """
         ids = checked_ids(item_ids)
         return await self.store.progress_of(checked_type(item_type), ids) if ids else {}
+
+    async def find(self, item_type: str, item_id: str) -> Item:
+        """One item in its present state.
+
+        Raises:
+            NotFound: there is no such item.
+        """
+        row = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
+        if row is None:
+            raise NotFound("item", item_id)
+        return row[0]
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.
@@ -178,14 +189,15 @@ class QueueViews:
             InvalidInput: the id, the limit or `before` is wrong.
             NotFound: there is no such item type.
         """
-        await self._check_known(checked_type(item_type))
+        await self.check_known(checked_type(item_type))
         if item_id is not None:
             checked_id(item_id, "item_id")
         if before is not None and (not isinstance(before, int) or not 0 < before < 2**63):
             raise InvalidInput("before", "must be the auditId of an entry")
         return await self.store.audit(item_type, item_id, checked_limit(limit), before)
 
-    async def _check_known(self, item_type: str) -> None:
+    async def check_known(self, item_type: str) -> None:
+        """Raises `NotFound` unless there is this item type."""
         # Only existing types are cached, and types are never deleted, so the cache can't go stale.
         if item_type not in self._known:
             await self.config(item_type)

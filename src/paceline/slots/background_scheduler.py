@@ -10,7 +10,7 @@ from paceline.background import Background, OpenedOnce
 from paceline.slots.booking.packing import Booking
 from paceline.slots.config_names import booking_names
 from paceline.slots.model import SlotRequest
-from paceline.slots.scheduler import BULK_BATCH, SchedulerOptions, SlotScheduler
+from paceline.slots.scheduler import BULK_BATCH, OpenOptions, SlotScheduler
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class BackgroundScheduler:
     """Calls from any number of threads share one `SlotScheduler` and its transactions. A forked child opens its own."""
 
-    def __init__(self, url: str, **options: Unpack[SchedulerOptions]) -> None:
+    def __init__(self, url: str, **options: Unpack[OpenOptions]) -> None:
         self._bulk_batch = options.get("bulk_batch", BULK_BATCH)
         self._background = Background(lambda: OpenedOnce(lambda: SlotScheduler.open(url, **options)))
         try:
@@ -28,7 +28,7 @@ class BackgroundScheduler:
             raise
 
     @classmethod
-    def open(cls, url: str, **options: Unpack[SchedulerOptions]) -> Self:
+    def open(cls, url: str, **options: Unpack[OpenOptions]) -> Self:
         """A scheduler on the database at `url`, migrated and ready. Use it in a `with` block, or close it.
 
         Raises:

@@ -23,6 +23,7 @@ from paceline.errors import (
     StoreUnavailable,
 )
 from paceline.options import check_wait, check_whole
+from paceline.service_client import check_token, is_service
 from paceline.slots import events
 from paceline.slots.booking.packing import Booking
 from paceline.slots.booking.writer import MAX_TRIES, SlotWriter
@@ -66,6 +67,12 @@ class SchedulerOptions(TypedDict, total=False):
     template_configs: int
 
 
+class OpenOptions(SchedulerOptions, total=False):
+    """The options of `SlotScheduler.open`."""
+
+    token: str | None
+
+
 class SlotScheduler(SlotMaintenance):
     """Books times at which the downstream can take the work.
 
@@ -107,15 +114,28 @@ class SlotScheduler(SlotMaintenance):
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, url: str, *, carriers: Carriers | None = None, **options: Unpack[SchedulerOptions]
+        cls,
+        url: str,
+        *,
+        carriers: Carriers | None = None,
+        token: str | None = None,
+        **options: Unpack[SchedulerOptions],
     ) -> AsyncIterator[SlotScheduler]:
         """A scheduler on the database at `url`, migrated and ready; closed when the block ends. `carriers` move the
-        work of slots that are re-planned; by default, the queue items in the same database.
+        work of slots that are re-planned; by default, the queue items in the same database. A URL such as
+        `https://paceline.internal` is a service's, which `token` lets in.
 
         Raises:
             ConfigurationError: the URL is not a database's, its driver is not installed, or an option can't be used.
             StoreUnavailable: the database does not answer.
         """
+        if is_service(url):
+            from paceline.slots.remote import RemoteSlotScheduler
+
+            async with RemoteSlotScheduler(url, token, **options) as remote:
+                yield remote
+            return
+        check_token(token, url)
         # Imported here: stores import their drivers, and importing paceline must not.
         from paceline.slots.stores import slot_stores
 

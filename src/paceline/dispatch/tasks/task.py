@@ -12,7 +12,7 @@ from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.model import EnqueueRequest, EnqueueResult, ItemDetail, read_json
+from paceline.dispatch.model import EnqueueRequest, EnqueueResult, ItemDetail
 from paceline.dispatch.outcomes import checked_pause
 from paceline.dispatch.status import Status
 from paceline.dispatch.tasks.arguments import NOT_KEPT, Arguments
@@ -170,19 +170,14 @@ class Task(Generic[P, R]):
             InvalidInput: the timeout is wrong, or the result does not fit the function's annotation.
         """
         until = None if timeout is None else time.monotonic() + checked_pause(timeout, "timeout").total_seconds()
-        store, pause = (await self.tasks.queue()).store, SHORTEST_LOOK
+        queue, pause = await self.tasks.queue(), SHORTEST_LOOK
         while True:
-            found = await store.find(self.item_type, item_id)
-            if found is None:
-                raise NotFound("item", item_id)
-            item = found[0]
+            item = await queue.find(self.item_type, item_id)
             if item.status is Status.COMPLETED:
-                report = await store.report(self.item_type, item_id)
-                if report.result_json is not None:
-                    return self.arguments.result_of(read_json(report.result_json))
-                if any((entry.detail or "").startswith(NOT_KEPT) for entry in await self._last_entries(item_id)):
+                detail = await queue.show(self.item_type, item_id)
+                if any((entry.detail or "").startswith(NOT_KEPT) for entry in detail.audit[-5:]):
                     raise NotFound("result of item", item_id)
-                return None
+                return None if detail.result is None else self.arguments.result_of(detail.result)
             if item.status in (Status.DEAD_LETTER, Status.CANCELLED):
                 raise TaskFailed(self.item_type, item_id, item.status.value, item.last_error)
             left = pause if until is None else min(pause, until - time.monotonic())
@@ -190,9 +185,6 @@ class Task(Generic[P, R]):
                 raise TimeoutError(f"{self.item_type} {item_id} is {item.status.value} after {timeout}")
             await asyncio.sleep(left)
             pause = min(pause * 1.5, LONGEST_LOOK)
-
-    async def _last_entries(self, item_id: str) -> Any:
-        return await (await self.tasks.queue()).audit(self.item_type, item_id=item_id, limit=5)
 
     async def show(self, item_id: str) -> ItemDetail:
         """One of its items: status, attempt, progress, result, audit.

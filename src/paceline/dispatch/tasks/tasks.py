@@ -47,6 +47,7 @@ from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from paceline.limits.limiter import AsyncLimiter
 from paceline.options import check_wait, is_whole
+from paceline.service_client import is_service
 from paceline.slots.calendars import Calendar
 from paceline.slots.model import checked_id
 
@@ -104,7 +105,8 @@ class Tasks:
     task at most `prefetch` beyond those that run. When it stops, running executions have `grace` to end. `middleware`
     is called around every execution, the first one outermost. `on_event` is called with every `TaskEvent`. With
     `encryption_keys`, each base64 of 32 bytes, arguments and results are encrypted at rest: the first key encrypts, all
-    decrypt.
+    decrypt. With a service's URL, such as `https://paceline.internal`, and a `token`, calls are queued and looked at
+    over HTTP; workers need the database's own URL.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -122,6 +124,7 @@ class Tasks:
         on_event: EventListener | None = None,
         cancel_seconds: float = CANCEL_SECONDS,
         encryption_keys: Sequence[str] | None = None,
+        token: str | None = None,
     ) -> None:
         if not isinstance(url, str) or ":" not in url:
             raise ConfigurationError(
@@ -134,6 +137,7 @@ class Tasks:
         check_wait("cancel_seconds", cancel_seconds)
         encryption_of(encryption_keys)  # rejects a wrong key here, where it is given
         self._encryption_keys = encryption_keys
+        self._token = token
         self.url = url
         self._concurrency = concurrency
         self._threads = threads
@@ -348,7 +352,7 @@ class Tasks:
             async with state.opening:
                 if state.queue is None:
                     state.queue = await state.stack.enter_async_context(
-                        DispatchQueue.open(self.url, encryption_keys=self._encryption_keys)
+                        DispatchQueue.open(self.url, encryption_keys=self._encryption_keys, token=self._token)
                     )
         return state.queue
 
@@ -536,6 +540,10 @@ class Tasks:
     @asynccontextmanager
     async def running(self, **options: Unpack[RunOptions]) -> AsyncIterator[list[str]]:
         """Runs tasks inside the block, as `run` does. Gives the item types that it serves."""
+        if is_service(self.url):
+            raise ConfigurationError(
+                "url", "leads to a service, where tasks are queued; workers need the database's own"
+            )
         if not self._tasks:
             raise ConfigurationError("tasks", "there is no task; decorate a function with @tasks.task()")
         for task in self._tasks.values():

@@ -12,7 +12,7 @@ from paceline.limits.ports import AsyncLimitStore, AsyncPlanRegistry, LimitStore
 from paceline.limits.store_health import DEFAULT_DEADLINE
 from paceline.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from paceline.limits.stores.server_workers import warn_of_workers
-from paceline.service_client import is_service
+from paceline.service_client import check_token, is_service
 
 REDIS_SCHEMES = {
     base + shape for base in ("redis", "rediss", "valkey", "valkeys") for shape in ("", "+sentinel", "+cluster")
@@ -32,7 +32,7 @@ def limit_store(
     """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
     or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a
     clock of their own. An error about the URL names `option`. `token` is for a service."""
-    _check_token(token, url)
+    check_token(token, url)
     scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_memory(option, url)
@@ -68,7 +68,7 @@ def async_limit_store(
     """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
     or else as many as the URL says, or 0.5, or 5 in an SQLite file. Only memory counts by `clock`: other stores have a
     clock of their own. An error about the URL names `option`. `token` is for a service."""
-    _check_token(token, url)
+    check_token(token, url)
     scheme = url.partition(":")[0]
     if scheme == "memory":
         _check_memory(option, url)
@@ -105,11 +105,6 @@ def async_service_plans(url: str, token: str | None) -> AsyncPlanRegistry:
     from paceline.limits.stores.service import AsyncServicePlans
 
     return AsyncServicePlans(url, token)
-
-
-def _check_token(token: str | None, url: str) -> None:
-    if token is not None and not is_service(url):
-        raise ConfigurationError("token", "is for a paceline service, https://…")
 
 
 def _sql_deadline(scheme: str) -> float | None:

