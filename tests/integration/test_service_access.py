@@ -21,10 +21,10 @@ from fastapi import FastAPI
 from paceline import DispatchQueue
 from paceline.server.access import authenticator as authenticator_module
 from paceline.server.access.authenticator import create_token
+from paceline.server.access.model import LOOKS
 from paceline.server.http.app import create_app
 from paceline.server.http.parameters import CALLBACKS
 from paceline.server.settings import Settings
-from paceline.server.access.model import LOOKS
 from paceline.server.wiring.access import open_access_store, open_authenticator
 
 API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
@@ -157,8 +157,14 @@ async def test_a_websocket_is_turned_away(settings: Settings) -> None:
             assert said == [{"type": "websocket.close"}]
 
 
+PAUSE = {"method": "pause", "arguments": {"item_type": "X"}}
 CHANGES: list[tuple[str, str, dict[str, Any] | None, int]] = [
-    ("POST", "/admin/remote", {"target": "queue", "calls": [{"method": "pause", "arguments": {"item_type": "X"}}]}, 200),
+    (
+        "POST",
+        "/admin/remote",
+        {"target": "queue", "calls": [{"method": "pause", "arguments": {"item_type": "X"}}]},
+        200,
+    ),
     ("POST", "/admin/rate-limit/config", {"configName": "audited", "maxPerWindow": 5, "windowSize": "PT1S"}, 200),
     ("POST", "/admin/rate-limit/cache/flush", None, 200),
     ("PUT", "/admin/plans/{name}", {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}, 200),

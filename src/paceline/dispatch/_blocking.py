@@ -368,6 +368,14 @@ class BlockingDispatchQueue(BackgroundQueue):
         item_ids = listed(item_ids)
         return self._run(lambda queue: queue.progress_of(item_type, item_ids))
 
+    def find(self, item_type: str, item_id: str) -> Item:
+        """One item in its present state.
+
+        Raises:
+            NotFound: there is no such item.
+        """
+        return self._run(lambda queue: queue.find(item_type, item_id))
+
     def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.
 
@@ -386,3 +394,7 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type.
         """
         return self._run(lambda queue: queue.audit(item_type, item_id=item_id, limit=limit, before=before))
+
+    def check_known(self, item_type: str) -> None:
+        """Raises `NotFound` unless there is this item type."""
+        return self._run(lambda queue: queue.check_known(item_type))

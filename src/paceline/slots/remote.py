@@ -10,6 +10,7 @@ from paceline.durations import from_ms
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.options import check_whole
 from paceline.remote import Form, Method, Need, RemoteApi, RemoteCalls
+from paceline.slots.booking.packing import Booking
 from paceline.slots.calendars import Calendar
 from paceline.slots.carriers import SlotMove
 from paceline.slots.config_names import booking_names, name_tuple
@@ -30,7 +31,6 @@ from paceline.slots.model import (
     WindowPolicy,
     checked_id,
 )
-from paceline.slots.booking.packing import Booking
 from paceline.slots.ports import PruneResult
 from paceline.slots.replan import Direction
 from paceline.slots.replanning import Replan
