@@ -30,6 +30,7 @@ NEEDS = {
     "periodic": "queue",
     "workers": "queue",
     "downstreams": "queue",
+    "top": "queue",
     "completion": "queue",
 }
 """The other commands, and the extra that each needs."""

@@ -135,7 +135,12 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
                 [
                     Drill(
                         "PostgreSQL takes no writes",
-                        ["DatabaseUnavailable", "SlotAssignmentsFailing", "PaymentIntakeFailing"],
+                        [
+                            "DatabaseUnavailable",
+                            "DatabaseTakesNoWrites",
+                            "SlotAssignmentsFailing",
+                            "PaymentIntakeFailing",
+                        ],
                         lambda: read_only(postgres),
                     ),
                 ],

@@ -1,12 +1,12 @@
-"""A queue has no worker, a worker hangs, a worker has the wrong key, the service is killed, no target is scraped."""
+"""Queues without workers; workers that hang, block, or have the wrong key; a bank that throttles; no service."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from paceline import DispatchQueue
@@ -40,6 +40,42 @@ async def read(item_id, context):
 registry.register("HELD", hold, batch_size=400, max_stale_recovery_per_cycle=5, **quick)
 registry.register("SECRET", read, batch_size=40, max_dispatch_retries=0, **quick)
 """
+TASKS = """
+import time
+from pathlib import Path
+
+from paceline import Downstream, Tasks
+from paceline.dispatch.outcomes import OutcomeUnknown
+
+URL = "sqlite:///paceline.db"
+tasks = Tasks(URL, threads=4)
+bank = Downstream("bank", URL, rate="20/second")
+
+
+@tasks.task(name="never_ends", timeout=0.2, retries=0)
+def never_ends():
+    while Path("hangs").exists():
+        time.sleep(0.1)
+
+
+@tasks.task(name="blocks", timeout=60, retries=100, backoff=[1.0])
+async def blocks():
+    if Path("blocks").exists():
+        time.sleep(4)
+        raise ValueError("again")
+
+
+@tasks.task(name="unknown", on_unknown="hold", hold_for="PT1H")
+async def unknown():
+    raise OutcomeUnknown("no answer")
+
+
+@tasks.task(name="throttled")
+async def throttled():
+    while Path("throttles").exists():
+        async with bank.call() as call:
+            call.refused()
+"""
 HELD = 300
 """Items that the hung worker has: the other one recovers five of them per cycle."""
 LONELY = 10_001
@@ -55,9 +91,10 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
     keys = {"PACELINE_DISPATCH_ENCRYPTION_KEYS": KEY}
     own = keys | {"PACELINE_DISPATCH_DOMAINS": "domains:registry"}
     async with AsyncExitStack() as stack:
-        port, first, second = await stack.enter_async_context(ports(3))
+        port, first, second, third = await stack.enter_async_context(ports(4))
         service, _ = await stack.enter_async_context(serving(folder, port, **variables))
         queue = await stack.enter_async_context(DispatchQueue.open(url, encryption_keys=[KEY]))
+        plain = await stack.enter_async_context(DispatchQueue.open(url))
         strange = await stack.enter_async_context(DispatchQueue.open(url, encryption_keys=[OTHER_KEY]))
         room = {"PACELINE_DISPATCH_CONCURRENCY": str(HELD)}
         hung = await stack.enter_async_context(working(folder, "first", first, "dispatch", HOLDS="all", **own | room))
@@ -69,6 +106,9 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
 
         await eventually(all_claimed, within=60, every=0.2)
         await stack.enter_async_context(working(folder, "second", second, "dispatch", **own))
+        (folder / "paced.py").write_text(TASKS)
+        await stack.enter_async_context(working(folder, "third", third, "paced:tasks"))
+        await eventually(lambda: _knows(queue, "THROTTLED"), within=60, every=0.2)
 
         @asynccontextmanager
         async def nobody() -> AsyncIterator[None]:
@@ -87,6 +127,28 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
             finally:
                 await queue.cancel("SECRET", status="READY")
 
+        def while_there(name: str, item_type: str) -> Callable[[], AbstractAsyncContextManager[None]]:
+            """A task of the type goes wrong while the file of that name is there."""
+
+            @asynccontextmanager
+            async def fault() -> AsyncIterator[None]:
+                (folder / name).touch()
+                await plain.enqueue(item_type, name, context={})
+                try:
+                    yield
+                finally:
+                    (folder / name).unlink()
+
+            return fault
+
+        @asynccontextmanager
+        async def nobody_knows() -> AsyncIterator[None]:
+            await plain.enqueue("UNKNOWN", "letter", context={})
+            try:
+                yield
+            finally:
+                await plain.resolve("UNKNOWN", ["letter"], "done")
+
         @asynccontextmanager
         async def killed_service() -> AsyncIterator[None]:
             service.signal(signal.SIGKILL)
@@ -98,7 +160,7 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
 
         targets = {
             "paceline": [f"127.0.0.1:{port}"],
-            "paceline-worker": [f"127.0.0.1:{port}" for port in (first, second)],
+            "paceline-worker": [f"127.0.0.1:{port}" for port in (first, second, third)],
         }
         prometheus = Prometheus(faster(shipped_rules()), targets)
         blind = Prometheus(faster(shipped_rules()), targets)
@@ -116,7 +178,7 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
 
         yield GameDay(
             prometheus,
-            targets=3,
+            targets=4,
             rounds=[
                 [
                     Drill(
@@ -128,8 +190,12 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
                         "a worker hangs", ["PacelineDown", "DispatchStaleRecoveryElevated"], lambda: frozen(hung.pid)
                     ),
                     Drill("a worker has another key", ["DispatchStartFailures"], wrong_key),
+                    Drill("a function never ends", ["DispatchThreadsAbandoned"], while_there("hangs", "NEVER_ENDS")),
+                    Drill("an effect is unknown", ["DispatchOutcomesUnknown"], nobody_knows),
+                    Drill("the bank throttles", ["DownstreamThrottled"], while_there("throttles", "THROTTLED")),
                     Drill("nobody is scraped", ["PacelineAbsent"], nothing_scraped, blind),
                 ],
+                [Drill("a task blocks its loop", ["DispatchEventLoopBlocked"], while_there("blocks", "BLOCKS"))],
                 [Drill("the service is killed", ["PacelineDown"], killed_service)],
             ],
         )

@@ -83,7 +83,7 @@ async def test_what_another_process_did_is_shown(settings: Settings) -> None:
         ):
 
             async def is_over() -> bool:
-                return done == 240 and not (await queue.stats("INVOICE")).in_flight
+                return done == 240 and not (await queue.stats("INVOICE")).running
 
             await eventually(is_over, within=30)
 

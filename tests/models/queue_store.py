@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,6 +35,7 @@ from paceline.dispatch.model import (
     Outlook,
     Progress,
     PruneResult,
+    QueueHistory,
     QueueStats,
     SilentClaim,
     waiting_id,
@@ -442,6 +443,38 @@ class MemoryQueueStore:
             if item.status not in FINISHED and item.status is not Status.FAILED
         )
 
+    async def queue_history(
+        self, item_type: str, last: timedelta, horizon: timedelta, *, now: datetime | None = None
+    ) -> QueueHistory:
+        now = self._now(now)
+        since = now - last
+        items = [item for key, item in self._items.items() if key[0] == item_type]
+        tried = [one for key, some in self._attempts.items() if key[0] == item_type for one in some]
+        recorded = {(key[1], one.began_at) for key, some in self._attempts.items() for one in some}
+        running = [item for item in items if item.status in (*IN_FLIGHT, Status.COMPLETED)]
+        begun = [item.begun_at for item in running if (item.item_id, item.begun_at) not in recorded]
+        begun += [one.began_at for one in tried]
+
+        def seconds(times: Iterable[datetime | None]) -> Counter[int]:
+            return Counter(int(at.timestamp()) for at in times if at is not None and at >= since)
+
+        return QueueHistory(
+            now,
+            seconds(item.created_at for item in items),
+            seconds(begun),
+            Counter((at - EPOCH) // timedelta(microseconds=1) for at in begun if at is not None and at >= since),
+            seconds(item.completed_at for item in items if item.status is Status.COMPLETED),
+            seconds(one.ended_at for one in tried),
+            seconds(item.updated_at for item in items if item.status is Status.DEAD_LETTER),
+            seconds(item.completed_at for item in items if item.status is Status.CANCELLED),
+            Counter(
+                int(item.due_at.timestamp())
+                for item in items
+                if (item.status is Status.READY or (item.status in IN_FLIGHT and item.begun_at is None))
+                and now < item.due_at <= now + horizon
+            ),
+        )
+
     async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
         waiting = (Status.READY, Status.CLAIMED, Status.DISPATCHED)
         due = [
@@ -452,14 +485,22 @@ class MemoryQueueStore:
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)
         depth = Counter(item.status for item in self._items.values() if item.item_type == item_type)
-        ready = self._ready[item_type]
-        age = now - ready[0][0] if ready and ready[0][0] <= now else None
-        in_flight = sum(
-            item.item_type == item_type and item.status in IN_FLIGHT and item.execute_at <= now
-            for item in self._items.values()
-        )
+        mine = self._matching(item_type, ItemFilter())
+        in_flight = [item for item in mine if item.status in IN_FLIGHT]
+        held = [item for item in in_flight if item.begun_at is None]
+        waiting = [item for item in mine if item.status is Status.READY]
+        due = [item.due_at for item in [*waiting, *held] if item.due_at <= now]
         workers = of_type(await self.workers.workers(now=now), item_type)
-        return QueueStats(item_type, depth, age, in_flight, len(workers), is_attended(workers, item_type))
+        return QueueStats(
+            item_type,
+            depth,
+            now - min(due) if due else None,
+            late=len(due),
+            held=len(held),
+            running=len(in_flight) - len(held),
+            workers=len(workers),
+            attended=is_attended(workers, item_type),
+        )
 
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None

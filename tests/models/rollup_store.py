@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from paceline.errors import StoreUnavailable
-from paceline.server.rollups.model import KEPT, Counts, Period, merge
+from paceline.server.rollups.model import FLOW_KEPT, FLOW_SERIES, KEPT, MINUTE, Counts, Period, merge
 
 
 class MemoryRollupStore:
@@ -43,10 +43,26 @@ class MemoryRollupStore:
                 merge(periods.setdefault(period, {}), counts)
         return periods
 
+    async def minutes(self, label: str, since: datetime) -> dict[Period, Counts]:
+        flows = set(FLOW_SERIES.values())
+        periods = {
+            period: {key: value for key, value in counts.items() if key.label == label and key.series in flows}
+            for period, counts in (await self.read(MINUTE, since)).items()
+        }
+        return {period: counts for period, counts in periods.items() if counts}
+
     async def prune(self, now: datetime) -> int:
         self._check()
-        old = [row for row in self.rows if row[1].start < now.timestamp() - KEPT[row[1].step]]
-        return sum(len(self.rows.pop(row)) for row in old)
+        removed = 0
+        for (_, period), counts in self.rows.items():
+            for key in [*counts]:
+                is_flow = key.series in FLOW_SERIES.values()
+                kept = max(KEPT[period.step], FLOW_KEPT) if is_flow else KEPT[period.step]
+                if period.start < now.timestamp() - kept:
+                    del counts[key]
+                    removed += 1
+        self.rows = {row: counts for row, counts in self.rows.items() if counts}
+        return removed
 
     def _check(self) -> None:
         if self.is_down:

@@ -7,16 +7,17 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
 from paceline.clock import Clock, SystemClock
-from paceline.durations import LATEST_MS, from_ms
+from paceline.durations import LATEST_MS, from_ms, to_ms
 from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, SlotOwned
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of
 from paceline.slots.impact import WindowGroup, windows_ahead
-from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
+from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from paceline.slots.ports import LockHolder, PruneResult
@@ -248,6 +249,21 @@ class MemorySlotStore:
             and selection.status in (None, record.status)
             and (selection.owner is None or selection.owner == (record.slot.owner or ""))
         ]
+
+    async def slot_history(
+        self, name: str, last: timedelta, horizon: timedelta, *, now: datetime | None = None
+    ) -> SlotHistory:
+        moment = from_ms(self._now(None)) if now is None else now
+        at, since, end = to_ms(moment), to_ms(moment - last), to_ms(moment + horizon)
+        mine = [one for one in self._slots.values() if one.config_name == name and since <= one.scheduled_ms <= end]
+        past = [one for one in mine if one.scheduled_ms <= at]
+        return SlotHistory(
+            moment,
+            Counter(one.requested_ms // 1000 for one in mine if since <= one.requested_ms <= at),
+            Counter(one.scheduled_ms // 1000 for one in past),
+            Counter(one.scheduled_ms * 1000 for one in past),
+            Counter(one.scheduled_ms // 1000 for one in mine if one.scheduled_ms > at),
+        )
 
     async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
         ids = sorted(event_id for event_id in self._slots if event_id.startswith(prefix))

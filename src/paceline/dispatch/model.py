@@ -466,14 +466,42 @@ class QueueStats:
 
     item_type: str
     depth: Mapping[Status, int]
-    oldest_ready_age: timedelta | None
-    """How long the oldest due item has waited past its time; None if none is due."""
-    in_flight: int = 0
-    """Executions that have begun and not ended: an engine has the item, and its time has come."""
+    late_by: timedelta | None
+    """How long the item that waits longest has been due without having begun, whoever holds it; None if none is due."""
+    late: int = 0
+    """Items that are due and have not begun: they wait, or a worker holds them."""
+    held: int = 0
+    """Items that a worker has claimed and that have not begun."""
+    running: int = 0
+    """Executions that have begun and not ended."""
     workers: int = 0
     """Live workers of the item type."""
     attended: bool = False
     """Whether live workers claim its items, and execute them."""
+
+
+class QueueHistory(NamedTuple):
+    """What happened to one item type's items of late, and when those that wait are due. Times are whole seconds since
+    1970, except for `instants`."""
+
+    until: datetime
+    """When it was read, by the store's clock."""
+    arrived: Mapping[int, int]
+    """Items that were queued."""
+    begun: Mapping[int, int]
+    """Executions that began."""
+    instants: Mapping[int, int]
+    """The last 100,000 instants at which executions began, in microseconds since 1970."""
+    done: Mapping[int, int]
+    """Items that were completed."""
+    failed: Mapping[int, int]
+    """Attempts that ended without success."""
+    dead: Mapping[int, int]
+    """Items that became dead letters and are still."""
+    withdrawn: Mapping[int, int]
+    """Items that were cancelled."""
+    due: Mapping[int, int]
+    """Items that wait, by the time that they are due: within the horizon, and not before `until`."""
 
 
 class PruneResult(NamedTuple):

@@ -27,6 +27,7 @@ from paceline.dispatch.model import (
     Outlook,
     Progress,
     PruneResult,
+    QueueHistory,
     QueueStats,
     SilentClaim,
 )
@@ -215,6 +216,12 @@ class QueueStore(Protocol):
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         """How many items have each status."""
+        ...
+
+    async def queue_history(
+        self, item_type: str, last: timedelta, horizon: timedelta, *, now: datetime | None = None
+    ) -> QueueHistory:
+        """What happened to the items in this `last` time, per second, and what is due within the `horizon`."""
         ...
 
     async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
@@ -530,6 +537,10 @@ class DispatchObserver(Protocol):
 
     def blocked(self, task: str, seconds: float) -> None:
         """A task had blocked the event loop for `seconds`. Called on a thread."""
+        return
+
+    def abandoned(self, item_type: str, threads: int) -> None:
+        """So many threads of this process run functions of the type whose timeouts are over."""
         return
 
     def cycled(self, item_type: str, seconds: float) -> None:

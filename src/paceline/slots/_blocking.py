@@ -20,6 +20,7 @@ from paceline.slots.listing import (
     EVERYTHING,
     ListedSlot,
     SlotFilter,
+    SlotHistory,
 )
 from paceline.slots.model import (
     AssignedSlot,
@@ -279,6 +280,15 @@ class BlockingSlotScheduler(BackgroundScheduler):
     def count(self, selection: SlotFilter = EVERYTHING) -> int:
         """How many booked and cancelled slots match; 100,001 if there are more than 100,000."""
         return self._run(lambda scheduler: scheduler.count(selection))
+
+    def per_second(self, name: str, *, last: timedelta, ahead: timedelta) -> SlotHistory:
+        """The slots of a config per second: in this `last` time as events wanted them and as they were, and those that
+        are booked for the time `ahead`.
+
+        Raises:
+            InvalidInput: the name is wrong.
+        """
+        return self._run(lambda scheduler: scheduler.per_second(name, last=last, ahead=ahead))
 
     def beginning(self, prefix: str, *, limit: int = 10) -> list[ListedSlot]:
         """The first booked slots whose events' ids begin with `prefix`, in order of the ids.

@@ -18,7 +18,7 @@ from paceline.slots.forecast import Forecast, forecast
 from paceline.slots.heat_map import MAX_DAYS, HeatMap, heat_map
 from paceline.slots.impact import ChangeWarning, WindowGroup
 from paceline.slots.joint_forecast import joint_forecast
-from paceline.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter, is_latest_first
+from paceline.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter, SlotHistory, is_latest_first
 from paceline.slots.model import (
     AssignedSlot,
     PolicyVersion,
@@ -85,6 +85,15 @@ class SlotInspection:
     async def count(self, selection: SlotFilter = EVERYTHING) -> int:
         """How many booked and cancelled slots match; 100,001 if there are more than 100,000."""
         return await self._store.count(selection)
+
+    async def per_second(self, name: str, *, last: timedelta, ahead: timedelta) -> SlotHistory:
+        """The slots of a config per second: in this `last` time as events wanted them and as they were, and those that
+        are booked for the time `ahead`.
+
+        Raises:
+            InvalidInput: the name is wrong.
+        """
+        return await self._store.slot_history(checked_name(name), last, ahead)
 
     async def beginning(self, prefix: str, *, limit: int = 10) -> list[ListedSlot]:
         """The first booked slots whose events' ids begin with `prefix`, in order of the ids.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -115,6 +116,22 @@ class ListedSlot(NamedTuple):
     @property
     def cursor(self) -> Cursor:
         return Cursor(self.slot.scheduled_ms, self.slot.event_id, self.serial)
+
+
+class SlotHistory(NamedTuple):
+    """The slots of a config around now, as they were wanted and as they are booked. Times are whole seconds since
+    1970, except for `instants`."""
+
+    until: datetime
+    """When it was read, by the store's clock."""
+    wanted: Mapping[int, int]
+    """Events by the time that was requested; of slots that lie within the horizon."""
+    past: Mapping[int, int]
+    """Slots whose time has come."""
+    instants: Mapping[int, int]
+    """The last 100,000 instants of those, in microseconds since 1970."""
+    booked: Mapping[int, int]
+    """Slots to come."""
 
 
 class Cancellation(NamedTuple):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeVar
 
 from paceline.errors import PacelineError
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking
 from paceline.slots.impact import WindowGroup
-from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
+from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
 
@@ -102,6 +103,12 @@ class SlotStore(Protocol):
             Conflict: another writer was booking the same event; nothing was booked; retry.
             LockTimeout: the lock of one of the configs did not become free in time; nothing was booked.
         """
+        ...
+
+    async def slot_history(
+        self, name: str, last: timedelta, horizon: timedelta, *, now: datetime | None = None
+    ) -> SlotHistory:
+        """The slots of a config in this `last` time and within the `horizon`, per second."""
         ...
 
     async def lock_holders(self, names: Sequence[str]) -> dict[str, LockHolder]:

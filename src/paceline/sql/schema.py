@@ -75,6 +75,24 @@ def _now_oracle(_element: Any, _compiler: Any, **_: Any) -> str:
     return "SYS_EXTRACT_UTC(SYSTIMESTAMP)"
 
 
+class epoch_second(sa.sql.functions.GenericFunction[int]):  # noqa: N801 - reads as the SQL function it is
+    """The whole seconds since 1970 of an `Instant` column, to group by; for PostgreSQL and SQLite."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+    name = "paceline_epoch_second"
+
+
+@sa.ext.compiler.compiles(epoch_second, "postgresql")
+def _second_postgresql(element: Any, compiler: Any, **options: Any) -> str:
+    return f"floor(extract(epoch FROM {compiler.process(element.clauses, **options)}))::bigint"
+
+
+@sa.ext.compiler.compiles(epoch_second, "sqlite")
+def _second_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+    return f"CAST(strftime('%s', {compiler.process(element.clauses, **options)}) AS INTEGER)"
+
+
 _FRACTIONS = [f".{ms:03d}000" for ms in range(1000)]
 
 

@@ -28,11 +28,24 @@ async def test_items_are_listed_by_status_in_pages(store: QueueStore) -> None:
 
 
 async def test_stats_count_by_status_and_tell_the_oldest_due_item(store: QueueStore) -> None:
-    assert (await store.stats("PAY", now=T)).oldest_ready_age is None
+    assert (await store.stats("PAY", now=T)).late_by is None
     await store.enqueue(wants(2, at=T + MINUTE), now=T)
     stats = await store.stats("PAY", now=T)
-    assert (stats.depth, stats.oldest_ready_age) == ({Status.READY: 2}, None)
-    assert (await store.stats("PAY", now=T + 3 * MINUTE)).oldest_ready_age == 2 * MINUTE
+    assert (stats.depth, stats.late_by, stats.late) == ({Status.READY: 2}, None, 0)
+    stats = await store.stats("PAY", now=T + 3 * MINUTE)
+    assert (stats.late_by, stats.late) == (2 * MINUTE, 2)
+
+
+async def test_an_item_is_late_from_its_due_time_until_it_begins_whoever_holds_it(store: QueueStore) -> None:
+    await store.enqueue(wants(3), now=T)
+    claimed = await claims(store, 2)
+    late = await store.stats("PAY", now=T + 80 * SECOND)
+    assert (late.late_by, late.late, late.held, late.running) == (80 * SECOND, 3, 2, 0)
+    await store.touch(claimed, begins=True, now=T + 80 * SECOND)
+    begun = await store.stats("PAY", now=T + 81 * SECOND)
+    assert (begun.late_by, begun.late, begun.held, begun.running) == (81 * SECOND, 1, 0, 2)
+    assert await store.touch(await claims(store, 1), begins=True, now=T + 82 * SECOND) == [True]
+    assert (await store.stats("PAY", now=T + 83 * SECOND)).late_by is None
 
 
 async def test_what_waits_is_counted_at_times_to_come(store: QueueStore) -> None:

@@ -248,34 +248,48 @@ def find(connection: sa.Connection, item_type: str, item_id: str) -> tuple[Item,
 
 def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> QueueStats:
     moment = now or database_clock(connection)
-    by_status, first_due, begun = _stats(connection.dialect.name)
+    by_status, due, in_flight = _stats(connection.dialect.name)
     depth = {Status(status): count for status, count in connection.execute(by_status, {"item_type": item_type})}
-    oldest = connection.execute(first_due, {"item_type": item_type}).scalar_one_or_none()
-    age = moment - oldest if oldest is not None and oldest <= moment else None
-    in_flight = connection.execute(begun, {"item_type": item_type, "moment": moment}).scalar_one()
+    ready_late, first_ready = connection.execute(due, {"item_type": item_type, "moment": moment}).one()
+    claims, running, held_late, first_held = connection.execute(
+        in_flight, {"item_type": item_type, "moment": moment}
+    ).one()
+    first = min((at for at in (first_ready, first_held) if at is not None), default=None)
     workers = stored_workers(connection, moment)
     mine = of_type(workers, item_type)
-    return QueueStats(item_type, depth, age, in_flight, len(mine), is_attended(mine, item_type))
+    return QueueStats(
+        item_type,
+        depth,
+        None if first is None else moment - first,
+        late=ready_late + held_late,
+        held=claims - running,
+        running=running,
+        workers=len(mine),
+        attended=is_attended(mine, item_type),
+    )
 
 
 @cache
-def _stats(dialect: str) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
-    """The number of items by status, the first time that a waiting item is due, and the number in flight. Made once:
-    that takes longer than to run them on an idle queue."""
+def _stats(dialect: str) -> tuple[sa.Select[*tuple[Any, ...]], ...]:
+    """The number of items by status; of those that wait and are due, the number and the first time; of those in flight,
+    the number, how many have begun, and how many of the others are due since when. Made once: that takes longer than to
+    run them on an idle queue."""
     item_type: sa.BindParameter[str] = sa.bindparam("item_type")
     by_status = sa.select(queue.c.queue_status, sa.func.count()).where(queue.c.item_type == item_type)
-    first_due = (
-        sa.select(sa.func.min(only(READY, "due_at", dialect)))
+    moment: sa.BindParameter[datetime] = sa.bindparam("moment", type_=queue.c.due_at.type)
+    due_at = only(READY, "due_at", dialect)
+    due = (
+        sa.select(sa.func.count(), sa.func.min(due_at))
         .select_from(queue)
-        .where(among(READY, dialect), only(READY, "item_type", dialect) == item_type)
+        .where(among(READY, dialect), only(READY, "item_type", dialect) == item_type, due_at <= moment)
     )
-    # An item that an engine holds until its time has not begun.
-    begun = sa.select(sa.func.count()).where(
-        among(IN_FLIGHT, dialect),
-        only(IN_FLIGHT, "item_type", dialect) == item_type,
-        queue.c.scheduled_exec_time <= sa.bindparam("moment"),
+    late_at = sa.case((queue.c.begun_at.is_(None) & (queue.c.due_at <= moment), queue.c.due_at))
+    in_flight = (
+        sa.select(sa.func.count(), sa.func.count(queue.c.begun_at), sa.func.count(late_at), sa.func.min(late_at))
+        .select_from(queue)
+        .where(among(IN_FLIGHT, dialect), only(IN_FLIGHT, "item_type", dialect) == item_type)
     )
-    return by_status.group_by(queue.c.queue_status), first_due, begun
+    return by_status.group_by(queue.c.queue_status), due, in_flight
 
 
 def left_at(connection: sa.Connection, item_type: str, times: Sequence[datetime]) -> list[int]:

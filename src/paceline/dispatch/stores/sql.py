@@ -29,6 +29,7 @@ from paceline.dispatch.model import (
     Outlook,
     Progress,
     PruneResult,
+    QueueHistory,
     QueueStats,
     SilentClaim,
 )
@@ -45,6 +46,7 @@ from paceline.dispatch.stores import (
     encrypting,
     following,
     groups,
+    history,
     portable,
     portable_claims,
     recovering,
@@ -449,6 +451,11 @@ class SqlQueueStore:
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)
+
+    async def queue_history(
+        self, item_type: str, last: timedelta, horizon: timedelta, *, now: datetime | None = None
+    ) -> QueueHistory:
+        return await self._database.read_aside(history.read, item_type, last, horizon, now)
 
     async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
         return await self._database.read_aside(admin_queries.left_at, item_type, times)

@@ -95,6 +95,7 @@ attempt = sa.Table(
     sa.Column("traceback", sa.Text),
     sa.Column("worker", sa.String(300)),
     sa.Column("code_version", sa.String(64)),
+    sa.Index("paceline_dispatch_attempt_ended_at_ix", "item_type", "ended_at"),
     info={"about": "Attempts that ended in no success, each with its error and traceback. Only inserted, and pruned."},
 )
 
@@ -204,6 +205,7 @@ UNKNOWN = "queue_status = 'UNKNOWN'"
 INDEXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "paceline_dispatch_queue_turn_ix": (READY, ("item_type", "lane", "priority", "due_at", "item_id")),
     "paceline_dispatch_queue_due_ix": (READY, ("item_type", "due_at")),
+    "paceline_dispatch_queue_arrived_ix": (READY, ("item_type", "created_at")),
     "paceline_dispatch_queue_flight_ix": (IN_FLIGHT, ("item_type", "seen_at")),
     "paceline_dispatch_queue_unknown_ix": (UNKNOWN, ("item_type", "due_at")),
     "paceline_dispatch_queue_dead_ix": (DEAD, ("item_type", "item_id")),

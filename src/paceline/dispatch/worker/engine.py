@@ -466,6 +466,8 @@ class LocalEngine:
             for run in self._runs.values():
                 if run.claim.item_type in off:
                     self._recall_run(run, OFF)
+            for item_type, threads in self._places.abandoned.items():
+                self._observer.abandoned(item_type, threads)
             longest = uptime() - MAX_WAIT_FOR_PLACE
             for run in self._runs.values():
                 if run.waits_since is not None and run.waits_since < longest:

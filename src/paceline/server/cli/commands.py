@@ -27,6 +27,7 @@ ABOUT = {
     "queue": "Look at the dispatch queue and operate it.",
     "periodic": "List, pause and trigger periodic tasks.",
     "workers": "Show the workers of each queue, and the queues without workers.",
+    "top": "Show what arrives, waits, runs and leaves, per queue, live.",
     "downstreams": "Show the systems that programs call, and pause them.",
     "completion": "Print the script that completes commands and options on TAB in your shell.",
 }

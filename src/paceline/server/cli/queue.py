@@ -79,10 +79,11 @@ def stats(item_type: str | None, as_json: bool) -> None:
         print_line(queue.item_type)
         for status, count in queue.depth.items():
             print_line(f"  {status}: {count}")
+        print_line(f"  held by workers: {queue.held}")
         print_line(f"  in flight: {queue.in_flight}")
         print_line(f"  workers: {queue.workers}{'' if queue.attended else ' (nobody works on it)'}")
         age = queue.oldest_ready_age_secs
-        print_line(f"  oldest due item waits: {'-' if age is None else f'{age:.1f} s'}")
+        print_line(f"  late: {queue.late}{'' if age is None else f', the first for {age:.1f} s'}")
 
 
 @app.command("list")
@@ -260,7 +261,7 @@ def pause(item_type: str, as_json: bool) -> None:
 
     async def work(queue: DispatchQueue) -> tuple[DispatchConfig, int]:
         config = await queue.pause(item_type)
-        return config, (await queue.stats(item_type)).in_flight
+        return config, (await queue.stats(item_type)).running
 
     config, in_flight = _with_queue(work, "queue pause", item_type)
     if as_json:

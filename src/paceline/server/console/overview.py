@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from paceline.errors import PacelineError
-from paceline.server.console.shared_reads import FRESH_SECONDS, SharedReads
 from paceline.server.http.health import check_all
 from paceline.server.http.services import Services
 from paceline.server.shapes.console import NumberShown, OverviewShown, QueueShown, versions_of
 from paceline.server.shapes.forecast import ForecastShown
+from paceline.server.shared_reads import FRESH_SECONDS, SharedReads
 
 TIMEOUT_SECONDS = 5.0
 """The timeout per part: a slow part is left out."""

@@ -18,11 +18,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope
 from paceline.durations import format_instant
 from paceline.server.access.model import Scope as AccessScope
 from paceline.server.access.model import needed_scope
-from paceline.server.console.shared_reads import SharedReads
 from paceline.server.http.parameters import api_router, query
 from paceline.server.http.problem import Problem, documented, encoded, invalid, unexpected
 from paceline.server.http.services import FIELDS, SERVICES, services_of
 from paceline.server.shapes.console import PageShown
+from paceline.server.shared_reads import SharedReads
 
 MAX_READS = 16
 MAX_PART_BYTES = 4 * 1024 * 1024

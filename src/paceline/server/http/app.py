@@ -19,7 +19,6 @@ from paceline.server import logs as log_lines
 from paceline.server.apps import app_routes
 from paceline.server.console.backlog import BacklogAhead
 from paceline.server.console.overview import Overview
-from paceline.server.console.shared_reads import SharedReads
 from paceline.server.http import (
     audit,
     batch,
@@ -27,6 +26,7 @@ from paceline.server.http import (
     dependencies,
     dispatch,
     downstreams,
+    flow,
     forecast,
     health,
     limit_store,
@@ -54,6 +54,7 @@ from paceline.server.http.traces import RequestTraces
 from paceline.server.metrics.downstreams import watch as watch_downstreams
 from paceline.server.opened_apps import AppContext, open_apps
 from paceline.server.settings import Settings
+from paceline.server.shared_reads import SharedReads
 from paceline.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
 from paceline.server.wiring.access import console_sessions, oidc_provider, open_access_store, open_authenticator
 from paceline.server.wiring.database import open_write_check
@@ -61,6 +62,7 @@ from paceline.server.wiring.dispatch import open_dispatch, rates_kept
 from paceline.server.wiring.doctor import server_probes
 from paceline.server.wiring.downstreams import open_downstreams
 from paceline.server.wiring.envoy import open_envoy
+from paceline.server.wiring.flow import open_flows
 from paceline.server.wiring.ingress import open_ingress
 from paceline.server.wiring.limits import open_limits
 from paceline.server.wiring.queue import open_dispatch_observer
@@ -121,6 +123,7 @@ def every_route() -> list[BaseRoute]:
     routes += workers.router.routes
     routes += dependencies.router.routes
     routes += downstreams.router.routes
+    routes += flow.router.routes
     routes += periodic.router.routes
     routes += health.router.routes
     routes += metrics.router.routes
@@ -200,6 +203,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.apps = await stack.enter_async_context(open_apps(context))
         for opened in services.apps.values():
             services.probes |= opened.probes
+        services.flows = await stack.enter_async_context(open_flows(services))
         services.probes["workers"] = lambda: health.count_workers(services.queue)
         watching = asyncio.create_task(health.watch(services.registry, services.probes, services.checks))
         stack.callback(watching.cancel)

@@ -59,7 +59,7 @@ async def watch(registry: CollectorRegistry, probes: dict[str, Probe], checks: d
     while True:
         # Workers are not a dependency: `dispatch_workers` counts them.
         for state in await check_all({name: probes[name] for name in probes if name != "workers"}, checks):
-            metrics.checked(state.name, state.status == "UP")
+            metrics.checked(state.name, None if state.status == "UP" else str((state.data or {}).get("reason")))
         await asyncio.sleep(WATCH_SECONDS)
 
 
@@ -82,7 +82,7 @@ async def _probe(name: str, probe: Probe) -> Check:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             known = await probe()
     except TimeoutError:
-        reason = f"no answer within {TIMEOUT_SECONDS} s"
+        reason = f"no answer within {TIMEOUT_SECONDS:g} s"
     except PacelineError as error:
         # The class, not the text: a driver's text may have hosts and users, and this path needs no token.
         reason = REASONS.get(type(error), type(error).__name__)

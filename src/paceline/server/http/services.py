@@ -14,6 +14,7 @@ from paceline.downstream.directory import Downstreams
 from paceline.server.access.authenticator import Authenticator
 from paceline.server.access.ports import AdminAudit
 from paceline.server.access.sessions import Sessions
+from paceline.server.flow import Flows
 from paceline.server.http.ingress import Ingress
 from paceline.server.http.streams import Streams
 from paceline.server.metrics.http import HttpMetrics
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from paceline.server.console.backlog import BacklogAhead
     from paceline.server.console.overview import Overview
     from paceline.server.console.pages import Part
-    from paceline.server.console.shared_reads import SharedReads
+    from paceline.server.shared_reads import SharedReads
 
 SERVICES = "paceline_services"
 """The key in a request's scope that holds the `Services` of its app."""
@@ -56,6 +57,7 @@ class Services:
     slots: SlotScheduler = field(init=False)
     admission: Limits = field(init=False)
     queue: DispatchQueue = field(init=False)
+    flows: Flows = field(init=False)
     downstreams: Downstreams = field(init=False)
     apps: Mapping[str, OpenedApp] = field(default_factory=dict)
     """The applications by name; their routes use `app`."""

@@ -61,12 +61,27 @@ class DispatchMetrics:
         )
         self._overdue = Gauge(
             "dispatch_oldest_due_seconds",
-            "How long the oldest due item has waited past its time; 0 if none is due.",
+            "How long the item that waits longest has been due without having begun, whoever holds it; 0 if none "
+            "is due.",
             ["item_type"],
             registry=registry,
             multiprocess_mode="mostrecent",
         )
 
+        self._late, self._held = (
+            Gauge(name, meaning, ["item_type"], registry=registry, multiprocess_mode="mostrecent")
+            for name, meaning in (
+                ("dispatch_late_items", "Items that are due and have not begun, also those that a worker holds."),
+                ("dispatch_held_items", "Items that a worker has claimed and that have not begun."),
+            )
+        )
+        self._abandoned = Gauge(
+            "dispatch_threads_abandoned",
+            "Threads of this process that run functions whose timeouts are over.",
+            ["item_type"],
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self._workers = Gauge(
             "dispatch_workers",
             "Live workers of an item type; 0 if none claims its items, or none executes them.",
@@ -108,6 +123,9 @@ class DispatchMetrics:
     def blocked(self, task: str, seconds: float) -> None:
         self._blocked.inc(seconds)
 
+    def abandoned(self, item_type: str, threads: int) -> None:
+        self._abandoned.labels(item_type).set(threads)
+
     def cycled(self, item_type: str, seconds: float) -> None:
         self._cycles.labels(item_type).observe(seconds)
 
@@ -116,5 +134,7 @@ class DispatchMetrics:
         for status in Status:
             self._depth.labels(stats.item_type, status.value).set(stats.depth.get(status, 0))
         self._workers.labels(stats.item_type).set(stats.workers if stats.attended else 0)
-        age = stats.oldest_ready_age
+        self._late.labels(stats.item_type).set(stats.late)
+        self._held.labels(stats.item_type).set(stats.held)
+        age = stats.late_by
         self._overdue.labels(stats.item_type).set(0 if age is None else age.total_seconds())

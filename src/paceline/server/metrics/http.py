@@ -53,7 +53,21 @@ class DependencyMetrics:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self._down = Gauge(
+            "dependency_down",
+            "1 while a dependency can't do its job, by the reason: read-only, full and lagging databases answer reads.",
+            ["dependency", "reason"],
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._reasons: dict[str, str] = {}
 
-    def checked(self, dependency: str, up: bool) -> None:
-        """A dependency was checked."""
-        self._up.labels(dependency).set(up)
+    def checked(self, dependency: str, reason: str | None) -> None:
+        """A dependency was checked: it is up, or down for a reason."""
+        self._up.labels(dependency).set(reason is None)
+        before = self._reasons.pop(dependency, reason)
+        if before is not None and before != reason:
+            self._down.labels(dependency, before).set(0)
+        if reason is not None:
+            self._reasons[dependency] = reason
+            self._down.labels(dependency, reason).set(1)

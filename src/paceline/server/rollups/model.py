@@ -25,7 +25,10 @@ CALLS = "downstream.calls"
 CALLS_FAILED = "downstream.failed"
 MESSAGES_SENT = "messages.sent"
 MESSAGES_REFUSED = "messages.refused"
-GAUGES = frozenset({ITEMS_BACKLOG})
+FLOW = ("arrived", "begun", "done", "failed", "waited", "peaks", "late", "unknown", "dead")
+FLOW_SERIES = {name: f"flow.{name}" for name in FLOW}
+"""The flow of each minute, by item type. Every process reads the same numbers from the queue: they are gauges."""
+GAUGES = frozenset({ITEMS_BACKLOG, *FLOW_SERIES.values()})
 """Series whose periods merge by the maximum; all others merge by the sum."""
 
 MINUTE = 60
@@ -34,6 +37,8 @@ COARSE = 600
 STEPS = (MINUTE, COARSE)
 KEPT = {MINUTE: 7 * 3600, COARSE: 8 * 86_400}
 """Seconds after which periods of a length are deleted."""
+FLOW_KEPT = 25 * 3600
+"""The same for minutes of flows."""
 
 FASTEST = 0.001
 BUCKETS = 46

@@ -7,17 +7,12 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from paceline.dispatch.model import QueueStats
-from paceline.dispatch.status import Status
 from paceline.errors import NotFound, PacelineError
 from paceline.limits.model import Decision
 from paceline.server.rollups import model
 from paceline.server.rollups.recorder import OTHER, Recorder
 from paceline.slots.booking.packing import Booking, proves_config
 from paceline.slots.model import AssignedSlot
-
-WAITING = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.FAILED, Status.UNKNOWN)
-"""The statuses of items that are still to be executed."""
 
 _PLAN_AND_ALLOWED = attrgetter("plan", "allowed")
 
@@ -73,7 +68,7 @@ class LimitRollups:
 
 
 class DispatchRollups:
-    """Counts executions, per item type, and measures the backlog."""
+    """Counts executions, per item type."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -87,10 +82,6 @@ class DispatchRollups:
 
     def executed(self, item_type: str, seconds: float) -> None:
         self._recorder.observe(model.ITEMS_SECONDS, item_type, seconds)
-
-    def measured(self, stats: QueueStats) -> None:
-        waiting = sum(stats.depth.get(status, 0) for status in WAITING)
-        self._recorder.measure(model.ITEMS_BACKLOG, stats.item_type, waiting)
 
 
 class DownstreamRollups:

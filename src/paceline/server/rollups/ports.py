@@ -42,6 +42,14 @@ class RollupStore(Protocol):
         """
         ...
 
+    async def minutes(self, label: str, since: datetime) -> dict[Period, Counts]:
+        """The minutes of the flow of that label that begin at `since` or later.
+
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        ...
+
     async def prune(self, now: datetime) -> int:
         """Deletes periods past their retention; returns the number of rows."""
         ...

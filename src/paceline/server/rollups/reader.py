@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from paceline.clock import uptime
 from paceline.server.rollups.history import RANGES, History, Number, numbers, step_of
-from paceline.server.rollups.model import COARSE, MINUTE, Counts, Period, merge
+from paceline.server.rollups.model import COARSE, GAUGES, MINUTE, Counts, Period, merge
 from paceline.server.rollups.ports import RollupStore
 from paceline.server.rollups.recorder import Recorder
 
@@ -43,6 +43,20 @@ class RollupReader:
         """
         step = step_of(seconds)
         return History.of(await self._periods(step, seconds), step, seconds, self._recorder.now)
+
+    async def flow_minutes(self, label: str) -> dict[Period, Counts]:
+        """The last 24 hours of a flow by the minute, as they are written.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+        """
+        now = self._recorder.now
+        since = datetime.fromtimestamp(Period.of(MINUTE, now - RANGES["P1D"]).start, UTC)
+        periods = await self._store.minutes(label, since)
+        for period, counts in self._recorder.unwritten(MINUTE).items():
+            mine = {key: value for key, value in counts.items() if key.label == label and key.series in GAUGES}
+            merge(periods.setdefault(period, {}), mine)
+        return periods
 
     async def numbers(self) -> list[Number]:
         """The numbers at a glance.

@@ -86,6 +86,10 @@ class Recorder:
         key = self._admitted(Key(series, label))
         self._counts[key] = max(self._counts.get(key, 0), value)
 
+    def measure_minute(self, start: int, series: str, label: str, value: int) -> None:
+        """Records a measurement of a gauge for a minute that ended, within the last half hour."""
+        merge(self._unwritten.setdefault(Period(MINUTE, start), {}), {self._admitted(Key(series, label)): value})
+
     def _admitted(self, key: Key) -> Key:
         """Bounds the number of labels, which are user input."""
         if key in self._counts or len(self._counts) < MAX_KEYS:

@@ -89,19 +89,26 @@ class QueueStatsShown(_OfType):
     """A queue at a glance."""
 
     depth: dict[str, int]
-    oldest_ready_age_secs: float | None
-    in_flight: int
+    oldest_ready_age_secs: Annotated[
+        float | None,
+        Field(description="How long the item that waits longest has been due without having begun, whoever holds it."),
+    ]
+    late: Annotated[int, Field(description="Items that are due and have not begun.")]
+    held: Annotated[int, Field(description="Items that a worker has claimed and that have not begun.")]
+    in_flight: Annotated[int, Field(description="Executions that have begun and not ended.")]
     workers: int
     attended: bool
 
     @classmethod
     def of_stats(cls, stats: QueueStats) -> Self:
-        age = stats.oldest_ready_age
+        age = stats.late_by
         return cls(
             item_type=stats.item_type,
             depth={status.value: stats.depth.get(status, 0) for status in Status},
             oldest_ready_age_secs=None if age is None else age.total_seconds(),
-            in_flight=stats.in_flight,
+            late=stats.late,
+            held=stats.held,
+            in_flight=stats.running,
             workers=stats.workers,
             attended=stats.attended,
         )

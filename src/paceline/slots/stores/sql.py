@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -23,11 +23,11 @@ from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of, requests_by_config
 from paceline.slots.carriers import Carriers
 from paceline.slots.impact import WindowGroup
-from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
+from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
 from paceline.slots.ports import LockHolder, PruneResult
-from paceline.slots.stores import followers, forgotten, policies, pruning, slot_records, templates
+from paceline.slots.stores import followers, forgotten, history, policies, pruning, slot_records, templates
 from paceline.slots.stores.cancelling import cancel_with_work
 from paceline.slots.stores.joint import PrunedPage, prune_joint
 from paceline.slots.stores.lock_holders import lock_holders
@@ -160,6 +160,11 @@ class SqlSlotStore:
 
     async def count(self, selection: SlotFilter) -> int:
         return await self._database.read_aside(slot_records.count, selection)
+
+    async def slot_history(
+        self, name: str, last: timedelta, horizon: timedelta, *, now: datetime | None = None
+    ) -> SlotHistory:
+        return await self._database.read_aside(history.read, name, last, horizon, now)
 
     async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
         return await self._database.read(slot_records.beginning, prefix, limit)

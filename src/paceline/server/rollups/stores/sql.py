@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from paceline.server.rollups.model import GAUGES, KEPT, Counts, Key, Period
+from paceline.server.rollups.model import FLOW_KEPT, FLOW_SERIES, GAUGES, KEPT, MINUTE, Counts, Key, Period
 from paceline.server.rollups.stores.tables import rollup
 from paceline.sql.databases import database
 from paceline.sql.engine import Database
@@ -37,6 +37,9 @@ class SqlRollupStore:
 
     async def read(self, step: int, since: datetime) -> dict[Period, Counts]:
         return await (await self.open()).read(read, step, since)
+
+    async def minutes(self, label: str, since: datetime) -> dict[Period, Counts]:
+        return await (await self.open()).read(read, MINUTE, since, label)
 
     async def prune(self, now: datetime) -> int:
         return await (await self.open()).write(prune, now)
@@ -84,9 +87,11 @@ def add(connection: sa.Connection, periods: Mapping[Period, Counts]) -> None:
                 connection.execute(sa.insert(rollup), [row])
 
 
-def read(connection: sa.Connection, step: int, since: datetime) -> dict[Period, Counts]:
+def read(connection: sa.Connection, step: int, since: datetime, flow_of: str | None = None) -> dict[Period, Counts]:
     what = (rollup.c.period_start, rollup.c.series, rollup.c.label, rollup.c.bucket)
     totals = sa.select(*what, sa.func.sum(rollup.c.value), sa.func.max(rollup.c.value)).group_by(*what)
+    if flow_of is not None:
+        totals = totals.where(rollup.c.label == flow_of, rollup.c.series.in_(FLOW_SERIES.values()))
     periods: dict[Period, Counts] = {}
     for start, series, label, bucket, total, largest in connection.execute(
         totals.where((rollup.c.step_seconds == step) & (rollup.c.period_start >= since))
@@ -99,8 +104,10 @@ def read(connection: sa.Connection, step: int, since: datetime) -> dict[Period, 
 def prune(connection: sa.Connection, now: datetime) -> int:
     removed = 0
     for step, seconds in KEPT.items():
+        is_flow = rollup.c.series.in_(FLOW_SERIES.values())
         old = (rollup.c.step_seconds == step) & (rollup.c.period_start < now - timedelta(seconds=seconds))
-        removed += connection.execute(sa.delete(rollup).where(old)).rowcount
+        kept = is_flow & (rollup.c.period_start >= now - timedelta(seconds=max(seconds, FLOW_KEPT)))
+        removed += connection.execute(sa.delete(rollup).where(old, ~kept)).rowcount
     return removed
 
 

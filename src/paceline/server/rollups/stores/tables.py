@@ -18,6 +18,7 @@ rollup = sa.Table(
     sa.Column("value", sa.BigInteger, nullable=False),
     info={
         "about": "The counts of each process per period of step_seconds, for the console. Periods of a minute are kept "
-        "for seven hours, those of ten minutes for eight days. bucket numbers the buckets of durations."
+        "for seven hours, those of flows for 25, those of ten minutes for eight days. bucket numbers the buckets of "
+        "durations."
     },
 )

@@ -216,6 +216,12 @@ def _dispatch() -> None:
         sa.PrimaryKeyConstraint("item_type", "item_id", name="paceline_dispatch_queue_pk"),
     )
     _partial_index(
+        "paceline_dispatch_queue_arrived_ix",
+        "paceline_dispatch_queue",
+        ["item_type", "created_at"],
+        "queue_status = 'READY'",
+    )
+    _partial_index(
         "paceline_dispatch_queue_dead_ix",
         "paceline_dispatch_queue",
         ["item_type", "item_id"],
@@ -294,6 +300,7 @@ def _dispatch() -> None:
         sa.Column("code_version", sa.String(64)),
         sa.PrimaryKeyConstraint("item_type", "item_id", "claim_epoch", name="paceline_dispatch_attempt_pk"),
     )
+    op.create_index("paceline_dispatch_attempt_ended_at_ix", "paceline_dispatch_attempt", ["item_type", "ended_at"])
     op.create_table(
         "paceline_dispatch_config",
         sa.Column("item_type", sa.String(64), nullable=False),

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from paceline.errors import StoreUnavailable
-from paceline.server.console.shared_reads import SharedReads
+from paceline.server.shared_reads import SharedReads
 
 
 class Source:
