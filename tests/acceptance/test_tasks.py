@@ -180,7 +180,7 @@ def test_payments_that_are_unknown_are_held_and_resolved_over_http_and_the_comma
     held = run(tmp_path, "queue", "set", "PAY", "--on-unknown", "retry", "--hold-for", "2h", **variables)
     assert held.stdout.splitlines() == ["PAY on unknown: retry", "PAY hold for secs: 7200"]
     wrong = run(tmp_path, "queue", "set", "PAY", "--hold-for", "soon", **variables)
-    assert (wrong.returncode, "--hold-for" in wrong.stderr) == (1, True)
+    assert (wrong.returncode, "--hold-for" in wrong.stderr) == (2, True)
     words = ("queue", "resolve", "PAY", "inv-2", "--outcome", "refused", "--reason", "no money")
     assert run(tmp_path, *words, **variables).stdout == "resolved 1 items\n"
     shown = json.loads(run(tmp_path, "queue", "show", "PAY", "inv-2", "--json", **variables).stdout)
