@@ -52,6 +52,16 @@ def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks
         await asyncio.to_thread(began, f"LONG {number}")
         await asyncio.sleep(600)
 
+    @tasks.task(name="SHARED", concurrency=2, retries=0)
+    async def shared(number: int, seconds: float) -> None:
+        await asyncio.to_thread(began, f"SHARED {number}")
+        await asyncio.sleep(seconds)
+
+    @tasks.task(name="QUICK")
+    async def quick(number: int) -> None:
+        await asyncio.to_thread(began, f"QUICK {number}")
+        await asyncio.sleep(0.05)
+
     @tasks.task(name="BLOCK", timeout=60)
     async def block(seconds: float) -> None:
         began("BLOCK")

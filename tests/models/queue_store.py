@@ -18,6 +18,8 @@ from paceline.dispatch.config import DispatchConfig, declared
 from paceline.dispatch.decisions import batch_name, within_bytes
 from paceline.dispatch.model import (
     CLAIM_BYTES,
+    MOST_ABANDONED,
+    AbandonedClaim,
     Action,
     Attempt,
     AuditEntry,
@@ -44,9 +46,9 @@ from paceline.dispatch.portions import callback_of, is_batch, is_group
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
-from paceline.dispatch.stores.rows import worker_name
 from paceline.dispatch.turns import UNLIMITED, Places, in_turns, rotated
-from paceline.dispatch.worker.heartbeats import code_version, is_attended, of_type
+from paceline.dispatch.worker.heartbeats import LOCAL, Worker, code_version, is_attended, of_type
+from paceline.dispatch.worker.processes import process_name
 from paceline.durations import EPOCH
 from paceline.errors import Conflict, InvalidInput, NotFound
 from tests.models.periodic_store import MemoryPeriodicStore
@@ -174,7 +176,7 @@ class MemoryQueueStore:
                 seen_at=now,
                 updated_at=now,
                 begun_at=now if begins and before.due_at <= now else None,
-                worker=worker_name(),
+                worker=process_name(),
                 code_version=code_version(),
             )
             self._put(item)
@@ -233,6 +235,27 @@ class MemoryQueueStore:
             )
             for item in rows
         ]
+
+    async def abandoned(
+        self, item_types: Collection[str], silent_for: timedelta, *, now: datetime | None = None
+    ) -> list[AbandonedClaim]:
+        deadline = self._now(now) - silent_for
+        workers: dict[str | None, Worker] = {}
+        for one in await self.workers.workers(now=now):
+            before = workers.get(one.info.process)
+            if one.info.engine == LOCAL and (before is None or one.seen_at > before.seen_at):
+                workers[one.info.process] = one
+        found = []
+        for item in self._items.values():
+            worker = workers.get(item.worker)
+            if item.status not in IN_FLIGHT or item.item_type not in item_types or worker is None:
+                continue
+            seen_at = max(item.seen_at or EPOCH, worker.seen_at)
+            if seen_at <= deadline and item.worker is not None and item.worker != process_name():
+                claim = Claim(item.item_type, item.item_id, item.claim_epoch, item.retry_count)
+                silent = SilentClaim(claim, item.status, item.begun_at is not None)
+                found.append(AbandonedClaim(silent, item.worker, worker.info.machine, self._now(now) - seen_at))
+        return found[:MOST_ABANDONED]
 
     async def settle(
         self,
@@ -339,11 +362,10 @@ class MemoryQueueStore:
     async def wait(self, item_types: Collection[str], timeout: float) -> list[str]:
         bells = {item_type: self._bells[item_type] for item_type in item_types}
         if not any(bell.is_set() for bell in bells.values()):
-            rings = [asyncio.ensure_future(bell.wait()) for bell in bells.values()]
+            over = asyncio.ensure_future(asyncio.sleep(timeout))
+            rings = [over, *(asyncio.ensure_future(bell.wait()) for bell in bells.values())]
             try:
-                await asyncio.wait(
-                    [asyncio.ensure_future(asyncio.sleep(timeout)), *rings], return_when="FIRST_COMPLETED"
-                )
+                await asyncio.wait(rings, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for ring in rings:
                     ring.cancel()

@@ -38,6 +38,8 @@ LONGEST_TRACEBACK = 16_000
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _scan: Callable[[str, int], tuple[Any, int]] = cast(Any, json.JSONDecoder()).scan_once
 LONGEST_WORKFLOW_ID = 400
+MOST_ABANDONED = 1000
+"""Claims of silent workers that are recovered at a time."""
 
 
 class EnqueueRequest(NamedTuple):
@@ -156,6 +158,17 @@ class SilentClaim(NamedTuple):
     status: Status
     has_begun: bool
     """The body of its execution began."""
+
+
+class AbandonedClaim(NamedTuple):
+    """A claim in flight whose worker is silent, and did not renew it either."""
+
+    silent: SilentClaim
+    process: str
+    """The name of the worker's process, …"""
+    machine: str | None
+    """… and where it can be seen."""
+    silent_for: timedelta
 
 
 class Outlook(NamedTuple):

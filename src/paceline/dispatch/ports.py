@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from paceline.dispatch.changes import ChangeResult, ItemChange, Preview
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import (
+    AbandonedClaim,
     Attempt,
     AuditEntry,
     Batch,
@@ -106,6 +107,13 @@ class QueueStore(Protocol):
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
     ) -> list[SilentClaim]:
         """Claims in flight without a heartbeat for `stale_after`, the oldest heartbeat first."""
+        ...
+
+    async def abandoned(
+        self, item_types: Collection[str], silent_for: timedelta, *, now: datetime | None = None
+    ) -> list[AbandonedClaim]:
+        """Claims of these types in flight whose workers, in other processes, run what they claim, and are silent for
+        `silent_for`; at most `MOST_ABANDONED` of them."""
         ...
 
     async def settle(

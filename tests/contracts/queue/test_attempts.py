@@ -7,7 +7,7 @@ from collections.abc import Callable
 from paceline.dispatch.decisions import after_failure, after_success, gave_up, released
 from paceline.dispatch.model import AttemptOutcome, Change, Claim
 from paceline.dispatch.ports import QueueStore
-from paceline.dispatch.stores.rows import worker_name
+from paceline.dispatch.worker.processes import process_name
 from tests.contracts.queue.items import CONFIG, MINUTE, SECOND, T, wants
 
 
@@ -26,7 +26,7 @@ async def test_each_attempt_that_failed_has_a_record_and_a_success_or_a_release_
     first, second = await store.attempts("PAY", "p000")
     assert (first.number, first.began_at, first.ended_at) == (1, T, T + SECOND)
     assert (first.outcome, first.error) == (AttemptOutcome.FAILED, "no money")
-    assert (first.traceback, first.worker) == ("Traceback …\nNoMoney: no\nmoney", worker_name())
+    assert (first.traceback, first.worker) == ("Traceback …\nNoMoney: no\nmoney", process_name())
     assert (second.number, second.began_at, second.error, second.traceback) == (2, T + 120 * MINUTE, "again", None)
     assert await store.attempts("PAY", "p001") == []
     await store.prune(T + 100 * 60 * MINUTE)

@@ -11,7 +11,7 @@ from paceline.dispatch.decisions import after_start, after_success, released
 from paceline.dispatch.model import EnqueueRequest
 from paceline.dispatch.ports import STARTED, QueueStore
 from paceline.dispatch.status import Status
-from paceline.dispatch.stores.rows import worker_name
+from paceline.dispatch.worker.processes import process_name
 from tests.contracts.queue.items import (
     CONFIG,
     MINUTE,
@@ -138,7 +138,7 @@ async def test_only_an_execution_whose_body_began_has_begun(store: QueueStore) -
     }
     assert await store.touch([again.claim, three.claim], begins=True, now=T + SECOND) == [True, False]
     item = await get(store, "p002")
-    assert (item.begun_at, item.seen_at, item.worker) == (T + SECOND, T + SECOND, worker_name())
+    assert (item.begun_at, item.seen_at, item.worker) == (T + SECOND, T + SECOND, process_name())
     assert await store.touch([again.claim], begins=True, now=T + MINUTE) == [True]
     assert (await get(store, "p002")).begun_at == T + SECOND
 

@@ -12,7 +12,17 @@ import sqlalchemy as sa
 
 from paceline.dispatch.changes import checked_redirection, redirected
 from paceline.dispatch.config import DispatchConfig, declared
-from paceline.dispatch.model import Action, AuditEntry, Claim, Item, Outlook, QueueStats, SilentClaim
+from paceline.dispatch.model import (
+    MOST_ABANDONED,
+    AbandonedClaim,
+    Action,
+    AuditEntry,
+    Claim,
+    Item,
+    Outlook,
+    QueueStats,
+    SilentClaim,
+)
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import attempts, batches, booked_slots, following
@@ -41,10 +51,11 @@ from paceline.dispatch.stores.tables import (
     only,
     queue,
     report,
+    worker,
 )
 from paceline.dispatch.stores.tables import config as config_table
 from paceline.dispatch.stores.workers import workers as stored_workers
-from paceline.dispatch.worker.heartbeats import is_attended, of_type
+from paceline.dispatch.worker.heartbeats import LOCAL, is_attended, of_type
 from paceline.errors import NotFound, StoreError
 from paceline.sql.schema import database_now
 from paceline.sql.schema import now as database_clock
@@ -182,14 +193,12 @@ def _stale(
         *connection.execute(silent_claims(item_type, moment - stale_after, limit, dialect)),
         *connection.execute(ended_holds(item_type, moment, limit, dialect)),
     ]
-    return [
-        SilentClaim(
-            Claim(item_type, row.item_id, row.claim_epoch, row.retry_count),
-            Status(row.queue_status),
-            row.begun_at is not None,
-        )
-        for row in rows
-    ]
+    return [_silent_claim(item_type, row) for row in rows]
+
+
+def _silent_claim(item_type: str, row: Any) -> SilentClaim:
+    claim = Claim(item_type, row.item_id, row.claim_epoch, row.retry_count)
+    return SilentClaim(claim, Status(row.queue_status), row.begun_at is not None)
 
 
 def outlooks(
@@ -225,6 +234,53 @@ def _outlooks(dialect: str, finds_due: bool) -> sa.Select[Any]:
         first(IN_FLIGHT, "seen_at").label("silent_since"),
         first(UNKNOWN, "due_at").label("hold_ends"),
     ).where(_THESE_TYPES)
+
+
+def abandoned(
+    connection: sa.Connection, item_types: Sequence[str], silent_for: timedelta, own: str, now: datetime | None
+) -> list[AbandonedClaim]:
+    """Those of other processes than `own`."""
+    moment = now or database_clock(connection)
+    found: dict[Claim, AbandonedClaim] = {}
+    for some in chunks(item_types):
+        statement = _abandoned(connection.dialect.name)
+        parameters = {"item_types": some, "deadline": moment - silent_for, "own": own}
+        for row in connection.execute(statement, parameters):
+            silent = _silent_claim(row.item_type, row)
+            silence = moment - max(row.seen_at, row.worker_seen_at)
+            found[silent.claim] = AbandonedClaim(silent, row.process, row.machine, silence)
+    return list(found.values())
+
+
+@cache
+def _abandoned(dialect: str) -> sa.Select[Any]:
+    """Claims, and the workers of their processes, none of which has sent a heartbeat since the deadline."""
+    item_type, seen_at = (only(IN_FLIGHT, name, dialect) for name in ("item_type", "seen_at"))
+    deadline: sa.BindParameter[datetime] = sa.bindparam("deadline", type_=queue.c.seen_at.type)
+    other = worker.alias()
+    lives = sa.exists().where(other.c.process == queue.c.worker, other.c.seen_at > deadline)
+    columns = queue.c.item_type, queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status
+    return (
+        sa.select(
+            *columns,
+            queue.c.begun_at,
+            queue.c.seen_at,
+            worker.c.process,
+            worker.c.machine,
+            worker.c.seen_at.label("worker_seen_at"),
+        )
+        .join_from(queue, worker, worker.c.process == queue.c.worker)
+        .where(
+            sa.text(IN_FLIGHT) if dialect != "oracle" else sa.true(),
+            item_type.in_(sa.bindparam("item_types", expanding=True)),
+            seen_at <= deadline,
+            worker.c.engine == LOCAL,
+            worker.c.seen_at <= deadline,
+            worker.c.process != sa.bindparam("own"),
+            ~lives,
+        )
+        .limit(MOST_ABANDONED)
+    )
 
 
 def holds(connection: sa.Connection, claims: Sequence[Claim]) -> list[bool]:

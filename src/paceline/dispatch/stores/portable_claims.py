@@ -13,11 +13,12 @@ import sqlalchemy as sa
 from paceline.dispatch.decisions import batch_name, within_bytes
 from paceline.dispatch.model import CONTEXT_VERSION, Action, Batch, Claim, ClaimedItem
 from paceline.dispatch.status import Status
-from paceline.dispatch.stores.rows import THIS_ITEM, ClaimRequest, Group, chunks, entry, worker_name, write_audit
+from paceline.dispatch.stores.rows import THIS_ITEM, ClaimRequest, Group, chunks, entry, write_audit
 from paceline.dispatch.stores.tables import IN_FLIGHT as HELD
 from paceline.dispatch.stores.tables import READY, among, config, context, only, queue
 from paceline.dispatch.turns import in_turns, rotated
 from paceline.dispatch.worker.heartbeats import code_version
+from paceline.dispatch.worker.processes import process_name
 from paceline.errors import Conflict
 from paceline.sql.schema import now as database_clock
 
@@ -191,7 +192,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
             "b_batch": batch_id,
             "b_now": moment,
             "b_begun": moment if request.begins and row.due_at <= moment else None,
-            "b_worker": worker_name(),
+            "b_worker": process_name(),
             "b_version": code_version(),
         }
         for row in rows

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 from paceline.dispatch.model import CONTEXT_VERSION, Batch, Claim, ClaimedItem
 from paceline.dispatch.stores.postgres import MICROSECOND, Call, instant, run_all_by_key
-from paceline.dispatch.stores.rows import ClaimRequest, Group, Position, worker_name
+from paceline.dispatch.stores.rows import ClaimRequest, Group, Position
 from paceline.dispatch.worker.heartbeats import code_version
+from paceline.dispatch.worker.processes import process_name
 from paceline.sql.pipeline import Rows, Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -218,7 +219,7 @@ def _parameters(call: ClaimCall) -> list[str | None]:
         *(None if places_left is None else str(places_left) for places_left in places),
         str(min(request.limit, MAX_LANES)),
         "t" if request.begins else "f",
-        worker_name(),
+        process_name(),
         code_version(),
     ]
 

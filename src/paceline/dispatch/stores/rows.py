@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -18,7 +16,6 @@ from paceline.dispatch.model import CLAIM_BYTES, Action, Change, Item
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores.tables import audit, queue
 from paceline.dispatch.turns import UNLIMITED, Places
-from paceline.dispatch.worker.heartbeats import LONGEST_HOST
 from paceline.errors import InvalidInput, StoreError
 from paceline.sql.inserting import insert_rows
 
@@ -63,11 +60,6 @@ class StaleRequest(NamedTuple):
     stale_after: timedelta
     limit: int
     now: datetime | None
-
-
-def worker_name() -> str:
-    """The host and the process, for the rows of its claims."""
-    return f"{socket.gethostname()[:LONGEST_HOST]}:{os.getpid()}"
 
 
 THIS_ITEM = (queue.c.item_type == sa.bindparam("b_type"), queue.c.item_id == sa.bindparam("b_id"))

@@ -15,6 +15,7 @@ from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.encryption import Encryption
 from paceline.dispatch.model import (
     CLAIM_BYTES,
+    AbandonedClaim,
     Attempt,
     AuditEntry,
     Batch,
@@ -61,6 +62,7 @@ from paceline.dispatch.stores.periodic import SqlPeriodicStore
 from paceline.dispatch.stores.rows import ClaimRequest, StaleRequest
 from paceline.dispatch.stores.workers import SqlWorkerStore
 from paceline.dispatch.turns import UNLIMITED, Places
+from paceline.dispatch.worker.processes import process_name
 from paceline.errors import Conflict, SlotCancelled, StoreError
 from paceline.sql.engine import Database
 from paceline.sql.hints import notify
@@ -282,6 +284,11 @@ class SqlQueueStore:
 
     async def _read_stale(self, requests: Sequence[StaleRequest]) -> list[list[SilentClaim]]:
         return await self._database.read(admin_queries.stale, requests)
+
+    async def abandoned(
+        self, item_types: Collection[str], silent_for: timedelta, *, now: datetime | None = None
+    ) -> list[AbandonedClaim]:
+        return await self._database.read(admin_queries.abandoned, list(item_types), silent_for, process_name(), now)
 
     async def settle(
         self,

@@ -31,8 +31,9 @@ from paceline.dispatch.status import Status
 from paceline.dispatch.stores import booked_slots
 from paceline.dispatch.stores.encrypting import context_version
 from paceline.dispatch.stores.portable_claims import due_in_turns
-from paceline.dispatch.stores.rows import ClaimRequest, worker_name
+from paceline.dispatch.stores.rows import ClaimRequest
 from paceline.dispatch.worker.heartbeats import code_version
+from paceline.dispatch.worker.processes import process_name
 from paceline.sql.schema import now as database_clock
 from paceline.sql.schema import sqlite_connection
 
@@ -171,7 +172,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
         )
     if rows:
         begins = request.begins, at, at
-        driver.execute(_CLAIM, (batch_id, at, at, at, worker_name(), code_version(), *begins, str(rows)))
+        driver.execute(_CLAIM, (batch_id, at, at, at, process_name(), code_version(), *begins, str(rows)))
         _log(driver, rows, Action.CLAIMED, Status.READY, Status.CLAIMED, None, None, at)
     return Batch(batch_id, moment, items, is_cut=is_cut)
 

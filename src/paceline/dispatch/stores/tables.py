@@ -157,6 +157,8 @@ worker = sa.Table(
     sa.Column("running", sa.Integer),
     sa.Column("started_at", Instant, nullable=False),
     sa.Column("seen_at", Instant, nullable=False),
+    sa.Column("process", sa.String(300)),
+    sa.Column("machine", sa.String(128)),
     info={"about": "One row per worker that runs, or was killed. roles and item_types are JSON lists."},
 )
 

@@ -30,12 +30,16 @@ class SqlWorkerStore:
         return await self._database.read(workers, now)
 
 
+_SAME = ("worker_id", "host", "pid", "version", "engine", "process", "machine")
+"""Columns that have the names of their fields."""
+
+
 def beat(connection: sa.Connection, info: WorkerInfo, running: int | None, now: datetime | None) -> None:
     moment = now or database_clock(connection)
     mine = worker.c.worker_id == info.worker_id
     changed = connection.execute(sa.update(worker).where(mine).values(running=running, seen_at=moment))
     if changed.rowcount == 0:
-        columns = {name: getattr(info, name) for name in ("worker_id", "host", "pid", "version", "engine")}
+        columns = {name: getattr(info, name) for name in _SAME}
         names = {"roles": json.dumps(info.roles), "item_types": json.dumps(info.item_types)}
         values = columns | names | {"concurrency": info.concurrency, "running": running}
         connection.execute(sa.insert(worker).values(**values, started_at=moment, seen_at=moment))
@@ -62,5 +66,7 @@ def _worker(row: Any, now: datetime) -> Worker:
         tuple(json.loads(row.roles)),
         tuple(json.loads(row.item_types)),
         row.concurrency,
+        row.process,
+        row.machine,
     )
     return Worker(info, row.running, row.started_at, row.seen_at, is_alive(row.seen_at, now))

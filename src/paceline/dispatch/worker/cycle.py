@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import inf
@@ -38,6 +38,7 @@ from paceline.dispatch.model import (
     Claim,
     ClaimedItem,
     Outlook,
+    SilentClaim,
     read_json,
 )
 from paceline.dispatch.ports import (
@@ -52,6 +53,8 @@ from paceline.dispatch.ports import (
     WorkflowEngine,
 )
 from paceline.dispatch.status import Status
+from paceline.dispatch.worker.heartbeats import SILENT, SUSPECTED
+from paceline.dispatch.worker.processes import has_ended
 from paceline.errors import NotFound
 from paceline.tracing import Attributes, Span
 
@@ -202,8 +205,30 @@ class DispatchCycle:
         self._recover_at[config.item_type] = time.monotonic() + pause
         if not silent:
             return 0
-        changes = [after_hold(one.claim) for one in silent if one.status is Status.UNKNOWN]
+        over = [after_hold(one.claim) for one in silent if one.status is Status.UNKNOWN]
+        recovered = await self._write_recovery(config, over, config.stale_after, now)
         silent = [one for one in silent if one.status is not Status.UNKNOWN]
+        return recovered + await self._recover(config, silent, config.stale_after, now)
+
+    async def recover_abandoned(self, item_types: Collection[str], *, now: datetime | None = None) -> set[str]:
+        """Recovers the claims of workers that died a moment ago: all, if their processes have certainly ended; if they
+        are only silent, those whose executions never began, for a worker that wakes up can't begin them any more.
+        Returns the types in question."""
+        found = await self._store.abandoned(item_types, SUSPECTED, now=now)
+        dead = [one for one in found if has_ended(one.process, one.machine)]
+        late = [one for one in found if one.silent_for >= SILENT and not one.silent.has_begun and one not in dead]
+        for claims, silent_for in ((dead, SUSPECTED), (late, SILENT)):
+            for item_type in {one.silent.claim.item_type for one in claims}:
+                config = await self._store.config(item_type)
+                mine = [one.silent for one in claims if one.silent.claim.item_type == item_type]
+                if config is not None:
+                    await self._recover(config, mine, silent_for, now)
+        return {one.silent.claim.item_type for one in (*dead, *late)}
+
+    async def _recover(
+        self, config: DispatchConfig, silent: Sequence[SilentClaim], silent_for: timedelta, now: datetime | None
+    ) -> int:
+        changes: list[Change] = []
         living: list[Claim] = []
         for one, state in zip(silent, await self._describe([one.claim for one in silent]), strict=True):
             change = after_silence(one, state, config)
@@ -214,9 +239,14 @@ class DispatchCycle:
                 living.append(one.claim)
         if living:
             await self._store.touch(living, now=now)
+        return await self._write_recovery(config, changes, silent_for, now)
+
+    async def _write_recovery(
+        self, config: DispatchConfig, changes: Sequence[Change], silent_for: timedelta, now: datetime | None
+    ) -> int:
         # Their owners may have sent a heartbeat since they were read.
-        done = await self._store.settle(changes, silent_for=config.stale_after, now=now) if changes else []
-        return self._report_recovery(config, [c for c, ok in zip(changes, done, strict=True) if ok])
+        done = await self._store.settle(changes, silent_for=silent_for, now=now) if changes else []
+        return self._report_recovery(config, [change for change, ok in zip(changes, done, strict=True) if ok])
 
     async def _describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
         if not claims:

@@ -13,7 +13,7 @@ from paceline.dispatch.ports import DispatchObserver, Guard, NullObserver, Workf
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.worker.engine import GRACE_SECONDS, LocalEngine
-from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
+from paceline.dispatch.worker.heartbeats import LOCAL, WorkerInfo, heartbeats
 from paceline.dispatch.worker.loop import DispatchWorker
 from paceline.dispatch.worker.loop_watch import LoopWatch
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
@@ -67,15 +67,16 @@ async def dispatching(
         for item_type in item_types:
             observer.known(item_type)
     worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
-    info = WorkerInfo.here("local", ("dispatch", "exec"), item_types, concurrency)
+    info = WorkerInfo.here(LOCAL, ("dispatch", "exec"), item_types, concurrency)
     watch = LoopWatch(
         asyncio.get_running_loop(),
         queue.store.beside,
-        engine.claims,
+        engine.begun_claims,
         lambda: engine.heartbeat_interval,
         (observer or NullObserver()).blocked,
     )
-    async with heartbeats(queue.store.workers, info, lambda: engine.running), ticking(queue):
+    beating = heartbeats(queue.store.workers, info, lambda: engine.running, holds_claims=lambda: engine.holds_claims)
+    async with beating, ticking(queue):
         try:
             async with asyncio.TaskGroup() as running:
                 running.create_task(worker.run())

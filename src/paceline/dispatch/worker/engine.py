@@ -210,9 +210,14 @@ class LocalEngine:
     def inquires(self, item_type: str) -> bool:
         return item_type in self._registry and inquires(self._registry[item_type].execute)
 
-    def claims(self) -> list[Claim]:
-        """The claims that it holds."""
-        return [run.claim for run in [*self._runs.values()] if not run.lost]
+    @property
+    def holds_claims(self) -> bool:
+        """Whether it holds any."""
+        return bool(self._runs)
+
+    def begun_claims(self) -> list[Claim]:
+        """The claims whose executions have begun."""
+        return [run.claim for run in [*self._runs.values()] if run.counts and not run.lost]
 
     @property
     def heartbeat_interval(self) -> float:

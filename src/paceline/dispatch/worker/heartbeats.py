@@ -16,18 +16,28 @@ from functools import cache
 from importlib.metadata import version
 from typing import Protocol
 
+from paceline.dispatch.worker.processes import LONGEST_HOST, machine_name, process_name
 from paceline.errors import PacelineError
 
 log = logging.getLogger("paceline.dispatch")
 
 HEARTBEAT_SECONDS = 10.0
+BUSY_HEARTBEAT_SECONDS = 0.5
+"""How often a worker sends a heartbeat while it holds claims."""
+SUSPECTED = timedelta(seconds=1)
+"""A worker that holds claims and is silent for so long may be dead. If its process has certainly ended, all its claims
+are recovered."""
+SILENT = timedelta(seconds=2)
+"""After so long, others take over what has not begun there. It may live, and be frozen or cut off: so what began waits
+for `staleClaimThresholdMins`."""
 ALIVE = timedelta(seconds=3 * HEARTBEAT_SECONDS)
 """A worker whose last heartbeat is older counts as dead, or frozen."""
 FORGOTTEN = timedelta(days=1)
 """A worker without a heartbeat for so long is removed by the first heartbeat of another."""
+LOCAL = "local"
+"""The engine of workers that run what they claim."""
 NEEDED = ("dispatch", "exec")
 """The roles that a queue needs to make progress."""
-LONGEST_HOST = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,10 @@ class WorkerInfo:
     item_types: tuple[str, ...]
     concurrency: int | None
     """How many executions of each item type it runs at once; None if its engine decides."""
+    process: str | None = None
+    """The name of its process, which its claims carry."""
+    machine: str | None = None
+    """Where it can be seen whether that process has ended."""
 
     @classmethod
     def here(
@@ -54,7 +68,8 @@ class WorkerInfo:
         """A worker in this process."""
         host = socket.gethostname()[:LONGEST_HOST]
         names = tuple(sorted(roles)), tuple(sorted(item_types))
-        return cls(uuid.uuid4().hex, host, os.getpid(), code_version(), engine, *names, concurrency)
+        process = process_name(), machine_name()
+        return cls(uuid.uuid4().hex, host, os.getpid(), code_version(), engine, *names, concurrency, *process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +128,13 @@ async def heartbeats(
     info: WorkerInfo,
     running: Callable[[], int | None] = lambda: None,
     *,
+    holds_claims: Callable[[], bool] = lambda: False,
     every: float = HEARTBEAT_SECONDS,
 ) -> AsyncIterator[None]:
-    """Writes a heartbeat of the worker at once, and then `every` so many seconds, while the block runs. Removes the
-    worker on exit."""
+    """Writes a heartbeat of the worker at once, and then `every` so many seconds, while the block runs; every
+    `BUSY_HEARTBEAT_SECONDS` while it holds claims. Removes the worker on exit."""
     stop = asyncio.Event()
-    beating = asyncio.create_task(_beat(store, info, running, every, stop))
+    beating = asyncio.create_task(_beat(store, info, running, holds_claims, every, stop))
     try:
         yield
     finally:
@@ -131,15 +147,26 @@ async def heartbeats(
 
 
 async def _beat(
-    store: WorkerStore, info: WorkerInfo, running: Callable[[], int | None], every: float, stop: asyncio.Event
+    store: WorkerStore,
+    info: WorkerInfo,
+    running: Callable[[], int | None],
+    holds_claims: Callable[[], bool],
+    every: float,
+    stop: asyncio.Event,
 ) -> None:
+    clock = asyncio.get_running_loop().time
+    beaten_at = logged_at = float("-inf")
     while not stop.is_set():
-        try:
-            await store.beat(info, running())
-        except PacelineError as error:
-            log.warning("the worker's heartbeat was not written: %s", error)
+        if holds_claims() or clock() - beaten_at >= every:
+            beaten_at = clock()
+            try:
+                await store.beat(info, running())
+            except PacelineError as error:
+                if clock() - logged_at >= every:
+                    logged_at = clock()
+                    log.warning("the worker's heartbeat was not written: %s", error)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), every)
+            await asyncio.wait_for(stop.wait(), min(every, BUSY_HEARTBEAT_SECONDS))
 
 
 @cache

@@ -26,6 +26,10 @@ TOGETHER_SECONDS = 0.25
 """A look includes the types that would be looked at so soon after it, as a part of their intervals."""
 SLOW_LOOK_SECONDS = 0.1
 """After a look that took longer than this, claims find out by themselves what is due, …"""
+LONGEST_REST = 5.0
+"""A type with items in flight is looked at so often, to know when it has none."""
+WATCH_SECONDS = 0.5
+"""While items are in flight, a dispatcher looks so often for workers that died."""
 LOOK_PAUSE = 20
 """… for so many times its duration: while an old snapshot is open, an index keeps dead entries of claimed rows, over
 which each look steps; claims start behind them."""
@@ -84,6 +88,9 @@ class DispatchWorker:
         self._rested = asyncio.Event()
         """Set when one of them is not busy any more."""
         self._claims_find_due_until = 0.0
+        self._watch_at = 0.0
+        self._in_flight: set[str] = set()
+        """The idle types that had items in flight when they were looked at, here or elsewhere."""
 
     async def run(self) -> None:
         """Works until `stop`, then lets the cycles in flight finish and closes the engine."""
@@ -111,6 +118,7 @@ class DispatchWorker:
             try:
                 if due:
                     await self._look(due)
+                await self._watch()
                 failures = 0
                 hinted = await self._wait_for_work()
             except Exception as error:
@@ -144,18 +152,34 @@ class DispatchWorker:
             self._claims_find_due_until = loop.time() + LOOK_PAUSE * seconds
         for item_type in item_types:
             outlook = outlooks.get(item_type)
+            has_any = outlook is not None and outlook.silent_since is not None
+            (self._in_flight.add if has_any else self._in_flight.discard)(item_type)
             if outlook is None or self._cycle.has_work(outlook):
                 # Without an outlook, the cycle finds out by itself, and says what is wrong.
                 self._busy[item_type] = asyncio.create_task(self._drain(item_type, outlook))
             else:
-                self._rest(item_type, float(outlook.config.dispatch_interval_secs))
+                interval = float(outlook.config.dispatch_interval_secs)
+                self._rest(item_type, interval, min(interval, LONGEST_REST) if has_any else None)
                 self._observer.cycled(item_type, seconds)
+
+    async def _watch(self) -> None:
+        """Looks for workers that died with items that this one could run."""
+        loop = asyncio.get_running_loop()
+        watched = self._in_flight.union(self._busy)
+        if not watched or loop.time() < self._watch_at:
+            return
+        self._watch_at = loop.time() + WATCH_SECONDS
+        for item_type in await self._cycle.recover_abandoned(watched):
+            if item_type not in self._busy:
+                self._look_at[item_type] = 0.0
 
     async def _wait_for_work(self) -> Collection[str]:
         """Waits until it is time to look at an idle type, and returns those that the store gave a hint of."""
         self._rested.clear()
         idle = [item_type for item_type in self._look_at if item_type not in self._busy]
         look_at = min((self._look_at[item_type] for item_type in idle), default=float("inf"))
+        if self._in_flight or self._busy:
+            look_at = min(look_at, self._watch_at)
         pause = min(max(0.0, look_at - asyncio.get_running_loop().time()), MAX_BACKOFF_SECONDS)
         hint = asyncio.ensure_future(self._store.wait(idle, pause))
         others = [asyncio.ensure_future(event.wait()) for event in (self._stopping, self._rested)]
@@ -185,6 +209,7 @@ class DispatchWorker:
         finally:
             await recording.ended()
             del self._busy[item_type]
+            self._in_flight.add(item_type)  # until the next look knows better
             self._rested.set()
 
     async def _run_cycles(self, item_type: str, recording: _Recording, outlook: Outlook | None) -> None:

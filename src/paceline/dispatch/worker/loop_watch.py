@@ -33,8 +33,8 @@ class HeartbeatStore(Protocol):
 
 
 class LoopWatch:
-    """While the loop is blocked, sends heartbeats of the claims that its executions hold: no other process runs them a
-    second time."""
+    """While the loop is blocked, sends heartbeats of the claims whose executions have begun: no other process runs them
+    a second time. What has not begun, others may take meanwhile."""
 
     def __init__(
         self,

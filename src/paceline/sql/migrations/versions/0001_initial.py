@@ -354,6 +354,8 @@ def _dispatch() -> None:
         sa.Column("running", sa.Integer),
         sa.Column("started_at", Instant, nullable=False),
         sa.Column("seen_at", Instant, nullable=False),
+        sa.Column("process", sa.String(300)),
+        sa.Column("machine", sa.String(128)),
         sa.PrimaryKeyConstraint("worker_id", name="paceline_dispatch_worker_pk"),
     )
     op.create_table(
