@@ -24,6 +24,7 @@ MODULES = (
     "paceline.integrations.flask",
     "paceline.integrations.django",
     "paceline.integrations.django_tasks",
+    "paceline.integrations.django_admin",
     "paceline.integrations.drf",
     "paceline.integrations.celery",
     "paceline.integrations.litestar",
