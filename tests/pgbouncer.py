@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import psycopg
@@ -12,20 +14,33 @@ from paceline.testing.servers.account import Account
 from paceline.testing.servers.failures import ServerUnavailable
 from paceline.testing.servers.server import HOST, Server
 
+NEWER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline/pgbouncer-trixie"
+"""Where `.ci/newer-pgbouncer` unpacks it."""
+
 
 class PgBouncer(Server):
-    """Debian's `pgbouncer`, from the PATH; with few connections to the server, so that clients share them."""
+    """Debian 12's `pgbouncer`, from the PATH, or a newer one; with few connections to the server, so that clients share
+    them."""
 
     name: ClassVar[str] = "pgbouncer"
 
-    def __init__(self, postgres_port: int, *, pool_size: int = 4) -> None:
+    def __init__(self, postgres_port: int, *, newer: bool = False, pool_size: int = 4) -> None:
         super().__init__()
-        self._program = shutil.which("pgbouncer")
-        if self._program is None:
-            raise ServerUnavailable("there is no pgbouncer on the PATH; Debian's package has one")
+        program = str(NEWER / "pgbouncer") if newer else "pgbouncer"
+        found = shutil.which(program)
+        if found is None:
+            hint = "run .ci/newer-pgbouncer" if newer else "Debian's package has one"
+            raise ServerUnavailable(f"there is no {program}; {hint}")
+        self._program = Path(found)
+        self._newer = newer
         self._postgres_port = postgres_port
         self._pool_size = pool_size
         self._account = Account.if_root()
+
+    @property
+    def carries_statements(self) -> bool:
+        """Whether prepared statements work in transaction mode: from 1.21 on, as configured by default from 1.24 on."""
+        return self._newer
 
     def account(self) -> Account | None:
         return self._account
@@ -34,7 +49,6 @@ class PgBouncer(Server):
         return f"postgresql://postgres@{HOST}:{self.port}/{database}"
 
     def command(self) -> Sequence[str]:
-        assert self._program is not None
         settings = {
             "listen_addr": HOST,
             "listen_port": self.port,
@@ -55,9 +69,12 @@ class PgBouncer(Server):
         file.write_text("\n".join(lines) + "\n")
         file.chmod(0o644)
         # The account that it runs under may not read where it was unpacked.
-        program = self.directory / "pgbouncer"
-        shutil.copy(self._program, program)
-        return [str(program), str(file)]
+        if not self._newer:
+            return [str(shutil.copy(self._program, str(self.directory / "pgbouncer"))), str(file)]
+        unpacked = shutil.copytree(self._program.parent, self.directory / "unpacked", dirs_exist_ok=True)
+        # By the loader of its own libc.
+        (loader,) = unpacked.glob("ld-linux*.so.*")
+        return [str(loader), "--library-path", str(unpacked), str(unpacked / "pgbouncer"), str(file)]
 
     def answers(self) -> bool:
         with psycopg.connect(self.url("postgres"), connect_timeout=2, prepare_threshold=None) as connection:

@@ -1,10 +1,17 @@
-"""Slots, queue and limits behind PgBouncer in transaction mode: nothing fails, and no client inherits a setting."""
+"""Slots, queue, limits, workers and downstreams behind PgBouncer in transaction mode: nothing fails, and no client
+inherits a setting."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,17 +27,20 @@ from paceline.testing import eventually
 from paceline.testing.availability import required
 from paceline.testing.servers.failures import ServerUnavailable
 from paceline.testing.servers.postgres import PostgresDatabases
+from tests.acceptance.service import until
 from tests.contracts.slot_windows import check_windows
+from tests.faults.bank import largest
+from tests.faults.recorder import recording
 from tests.pgbouncer import PgBouncer
 
 T = datetime(2040, 3, 1, 16, tzinfo=UTC)
 ONE = Statement("paceline_test_one", "SELECT $1::int + 1")
 
 
-@pytest.fixture
-def bouncer(postgres_server: PostgresDatabases) -> Iterator[PgBouncer]:
+@pytest.fixture(params=["1.18", "newer"])
+def bouncer(postgres_server: PostgresDatabases, request: pytest.FixtureRequest) -> Iterator[PgBouncer]:
     try:
-        server = PgBouncer(postgres_server.port)
+        server = PgBouncer(postgres_server.port, newer=request.param == "newer")
     except ServerUnavailable as missing:
         if required():
             pytest.fail(str(missing), pytrace=False)
@@ -117,10 +127,65 @@ async def test_the_listener_goes_past_the_pooler(pooled_url: str, postgres_url: 
     await database.close()
 
 
-async def test_doctor_tries_statements_behind_the_pooler(pooled_url: str) -> None:
-    for suffix, works in (("", True), ("?prepare=off", True), ("?prepare=on", False)):
+async def test_doctor_tries_statements_behind_the_pooler(pooled_url: str, bouncer: PgBouncer) -> None:
+    for suffix, works in (("", True), ("?prepare=off", True), ("?prepare=on", bouncer.carries_statements)):
         database = Database(f"{pooled_url}{suffix}")
         await database.read(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())
         assert database.is_pooled
         assert (await check_pooler(database) is None) is works, suffix
         await database.close()
+
+
+async def test_bookings_with_statements_that_the_pooler_carries(pooled_url: str, bouncer: PgBouncer) -> None:
+    if not bouncer.carries_statements:
+        pytest.skip("this one does not")
+    async with SlotScheduler.open(f"{pooled_url}?prepare=on") as slots:
+        await slots.configure("bank", WindowPolicy(10, "PT4S"))
+        for number in range(3):
+            await asyncio.gather(*(slots.assign(f"{number}-{n}", "bank", T) for n in range(60)))
+        assert sum((await check_windows(slots._store, "bank", 0)).values()) == 180
+
+
+CALLS = 40
+WORK = """
+from paceline import Downstream, Tasks
+from tests.faults.recorder import report
+
+tasks = Tasks("{url}")
+recorder = Downstream("recorder", "{url}", rate="20/second")
+
+
+@tasks.task(downstream=recorder)
+def call(number: int) -> None:
+    report({port}, f"call-{{number}}")
+
+
+@tasks.task
+def plain(number: int) -> None:
+    report({port}, f"plain-{{number}}")
+"""
+
+
+async def test_workers_run_each_task_once_and_keep_the_pace_of_a_downstream(
+    pooled_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with recording(0.0) as recorder:
+        module = f"pooled_app_{recorder.port}"  # imported once in this process
+        (tmp_path / f"{module}.py").write_text(WORK.format(url=pooled_url, port=recorder.port))
+        monkeypatch.syspath_prepend(tmp_path)
+        app: Any = importlib.import_module(module)
+        async with app.tasks:
+            await asyncio.gather(*(task.enqueue(number) for task in (app.call, app.plain) for number in range(CALLS)))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])}
+        command = [sys.executable, "-m", "paceline", "worker", f"{module}:tasks"]
+        workers = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]
+        try:
+            await asyncio.to_thread(until, lambda: recorder.count() >= 2 * CALLS)
+        finally:
+            for worker in workers:
+                worker.terminate()
+            ended = [worker.wait(30) for worker in workers]
+        arrivals = recorder.lines()
+    assert ended == [0, 0]
+    assert len(arrivals) == 2 * CALLS, "each once"
+    assert largest([at for at, line in arrivals if line.startswith("call")]) <= 20
