@@ -188,7 +188,15 @@ class StoreLagging(StoreUnavailable):
 
 
 class LockTimeout(StoreUnavailable):
-    """A lock in the database did not become free in time; nothing was changed."""
+    """A lock in the database did not become free in time; nothing was changed. `configs` are the slot configs that were
+    to be locked, if it was one of theirs."""
+
+    def __init__(self, message: str | None = None, configs: tuple[str, ...] = ()) -> None:
+        self.configs = configs
+        super().__init__(*([] if message is None else [message]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.configs)
 
 
 class StoreRefused(StoreError):

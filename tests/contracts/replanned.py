@@ -9,9 +9,9 @@ from paceline.slots.carriers import SlotMove
 from paceline.slots.listing import SlotFilter, SlotStatus
 from paceline.slots.model import AssignedSlot, WindowPolicy
 from paceline.slots.ports import SlotStore
-from paceline.slots.replan import Direction
-from paceline.slots.replan_parts import Reading
-from paceline.slots.replanning import Chunk, ReplanStore, Span
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.parts import Reading
+from paceline.slots.replan.run import Chunk, ReplanStore, Span
 from tests.contracts.slot_windows import check_windows
 
 T = 2_000_000_000_000

@@ -24,13 +24,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from paceline.durations import LATEST_MS
-from paceline.slots import replanning
 from paceline.slots.calendars import Calendar
 from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from paceline.slots.ports import SlotStore
-from paceline.slots.replan import Direction
-from paceline.slots.replanning import Replan, ReplanStore, Span, replan
-from paceline.slots.stores import replanning as store_replanning
+from paceline.slots.replan import run as replanning
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.run import Replan, ReplanStore, Span, replan
 from paceline.slots.stores import slot_stores
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.replanned import Busy
@@ -449,7 +448,6 @@ def test_every_store_does_what_the_naive_model_does(
     kind: str, requested: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replanning, "FEWEST", 4)
-    monkeypatch.setattr(store_replanning, "PAGE", 2)
     monkeypatch.setattr(replanning, "PAUSE", 0)
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()

@@ -11,8 +11,8 @@ from paceline.errors import SlotsExhausted
 from paceline.slots.explain import Explanation, Reason, RemovedVersion
 from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from paceline.slots.ports import SlotStore
-from paceline.slots.replan import Direction
-from paceline.slots.replanning import Span, replan
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.run import Span, replan
 from paceline.slots.scheduler import SlotScheduler
 from tests.contracts.replanned import Stores
 from tests.contracts.test_slot_store import NOW, T_MS, book, wants

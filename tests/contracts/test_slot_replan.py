@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 
 from paceline.durations import LATEST_MS
 from paceline.errors import Conflict, NotFound
-from paceline.slots import replanning
 from paceline.slots.carriers import SlotMove, Standing
 from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from paceline.slots.ports import SlotStore
-from paceline.slots.replan import Direction
-from paceline.slots.replanning import Replan, Span, replan
-from paceline.slots.stores import replanning as store_replanning
+from paceline.slots.replan import run as replanning
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.run import Replan, Span, replan
 from paceline.slots.stores import slot_stores
 from paceline.slots.stores.move_records import record_of
 from paceline.slots.stores.replanning import TOPIC, SqlReplanStore
@@ -421,7 +420,7 @@ policies = st.builds(
 )
 requested = st.lists(st.integers(T, T + 20_000), min_size=1, max_size=60)
 SIZES = [(3, 1000), (10, 1000), (10, 2), (500, 1000), (500, 2)]
-"""Slots of a transaction at most, and slots that are read at once at least."""
+"""Slots of a transaction at most, and at least."""
 
 
 def naive_windows(policy: WindowPolicy, slots: list[AssignedSlot]) -> list[int]:
@@ -455,7 +454,7 @@ def test_every_store_moves_as_the_naive_model_does(
         serial += 1
         name = f"c{serial}"
         monkeypatch.setattr(replanning, "MANY", sizes[0])
-        monkeypatch.setattr(store_replanning, "PAGE", sizes[1])
+        monkeypatch.setattr(replanning, "FEWEST", sizes[1])
 
         async def case() -> None:
             await store.configure(name, first, now_ms=NOW)

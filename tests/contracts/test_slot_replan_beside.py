@@ -12,15 +12,14 @@ import psycopg
 import pytest
 
 from paceline.errors import Conflict
-from paceline.slots import replanning
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot, WindowPolicy
-from paceline.slots.replan import Direction
-from paceline.slots.replan_parts import Reading
-from paceline.slots.replanning import Chunk, ReplanStore, Span, replan
+from paceline.slots.replan import run as replanning
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.parts import Reading
+from paceline.slots.replan.run import Chunk, ReplanStore, Span, replan
 from paceline.slots.stores import slot_stores
-from paceline.slots.stores.postgres_replan import PostgresReplanTransaction
-from paceline.slots.stores.postgres_replan_sql import AWAITED
+from paceline.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
 from paceline.slots.stores.replanning import PlanningState
 from tests.contracts.replanned import NOW, Busy, Stores, T, Wrapped, booked, check, configure_all
 from tests.contracts.slot_windows import check_windows

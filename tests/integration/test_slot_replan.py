@@ -17,7 +17,7 @@ from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.stores.tables import queue as queue_table
 from paceline.durations import format_instant, parse_instant
 from paceline.slots import SlotScheduler, WindowPolicy
-from paceline.slots.stores import replanning
+from paceline.slots.replan import run
 from paceline.slots.stores.replanning import TOPIC
 from paceline.sql.databases import database
 from paceline.sql.outbox import SqlOutbox
@@ -112,7 +112,7 @@ def _execute(connection: sa.Connection, statement: sa.Update) -> None:
 async def test_items_under_the_events_own_id_move_and_subscribers_are_notified(
     url: str, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replanning, "PAGE", 2)
+    monkeypatch.setattr(run, "FEWEST", 2)
     async with (
         SlotScheduler.open(url, carriers=DispatchQueue.slot_carriers()) as slots,
         DispatchQueue.open(url) as queue,

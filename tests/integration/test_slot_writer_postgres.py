@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import psycopg
@@ -67,6 +68,34 @@ async def test_a_locked_config_delays_only_its_own_bookings_and_says_who_locks_i
             assert f"the config 'stuck' is locked by process {pid} (somebody)" in str(result)
         (again,) = await slots.book([SlotRequest("s", to_ms(T))], "stuck")
         assert isinstance(again, AssignedSlot)
+
+
+@pytest.mark.parametrize("change", ["cancel", "configure", "replan", "spread", "prune"])
+async def test_other_changes_of_a_locked_config_end_soon_and_say_who_locks_it(postgres_url: str, change: str) -> None:
+    async with SlotScheduler.open(postgres_url) as slots:
+        await slots.configure("stuck", WindowPolicy(2, "PT4S"))
+        for number in range(5):
+            await slots.assign(f"e{number}", "stuck", T)
+        await slots.assign("past", "stuck", "2020-01-01T00:00:00Z")
+        await slots.configure("stuck", WindowPolicy(1 if change == "spread" else 5, "PT4S"))
+        changes: dict[str, Callable[[], Awaitable[object]]] = {
+            "cancel": lambda: slots.cancel("e3"),
+            "configure": lambda: slots.configure("stuck", WindowPolicy(7, "PT4S")),
+            "replan": lambda: slots.replan("stuck"),
+            "spread": lambda: slots.replan("stuck", direction="spread"),
+            "prune": lambda: slots._store.prune(to_ms(datetime.now(UTC)) + 60_000),
+        }
+        work = changes[change]
+        async with await psycopg.AsyncConnection.connect(postgres_url, application_name="somebody") as holder:
+            await holder.execute("SELECT 1 FROM paceline_slot_config WHERE name = 'stuck' FOR UPDATE")
+            started = time.perf_counter()
+            with pytest.raises(LockTimeout) as refused:
+                await work()
+            assert time.perf_counter() - started < 5, "well below a transaction's deadline"
+            problem = f"the config 'stuck' is locked by process {holder.info.backend_pid} (somebody), whose last query"
+            assert str(refused.value).startswith(problem)
+            assert refused.value.configs == ("stuck",)
+        await work()
 
 
 @pytest.mark.parametrize("existing", [0, 7])

@@ -28,7 +28,7 @@ from paceline.slots.carriers import SlotMove
 from paceline.slots.listing import SlotFilter, SlotStatus
 from paceline.slots.model import AssignedSlot
 from paceline.slots.stores.postgres_replan import PostgresReplanTransaction
-from paceline.slots.stores.replanning import KnownPolicies, PlanningState, ReplanTransaction
+from paceline.slots.stores.replanning import PlanningState, ReplanTransaction
 
 AT = "2030-03-01T16:00:00Z"
 
@@ -227,7 +227,7 @@ async def test_an_item_queued_while_its_slot_moves_gets_the_new_time(
         finish = PostgresReplanTransaction.finish
 
         def finished(transaction: PostgresReplanTransaction, *args: Any) -> bool:
-            transaction.collect()  # the slots are moved, and nothing is committed
+            # The slots are moved, and nothing is committed.
             # By its time alone an item belongs to a slot only if it was queued before the move was committed.
             queued.append(asyncio.create_task(queue.enqueue("PAY", "b", execute_at=booked[1].scheduled_time)))
             _wait_for_locks(transaction.connection, 1)
@@ -316,7 +316,7 @@ async def test_by_portable_statements_an_item_and_the_move_of_its_slot_see_each_
 
     def move(connection: sa.Connection, name: str) -> None:
         moves = [SlotMove(booked[name], booked["a"].window_start_ms, earlier)]
-        ReplanTransaction(connection, {}, KnownPolicies()).move(active, moves, earlier)
+        ReplanTransaction(connection, {}).move(active, moves, earlier)
 
     with engine.connect() as mine, engine.connect() as other:
         queue(mine, "b", slotted=False)

@@ -18,10 +18,10 @@ from paceline.slots.booking.packer import Full, Packer, Side
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from paceline.slots.replan import Candidate, Direction, Limits, PlannedConfig, assign_earlier
-from paceline.slots.replan_parts import whole_windows
-from paceline.slots.replan_places import admitted, place, rejoined_runs
-from paceline.slots.replan_spread import assign_spread
+from paceline.slots.replan.assignment import Candidate, Direction, Limits, PlannedConfig, assign_earlier
+from paceline.slots.replan.parts import whole_windows
+from paceline.slots.replan.places import admitted, place, rejoined_runs
+from paceline.slots.replan.spread import assign_spread
 from paceline.slots.stores.replanning import runs_near
 from paceline.slots.windows import align
 from tests.interleavings.search import Search, Violation, search

@@ -12,8 +12,8 @@ from paceline.errors import ConfigurationError, InvalidInput, NotFound, SlotInUs
 from paceline.slots.inspection import SlotInspection, Started
 from paceline.slots.model import AssignedSlot
 from paceline.slots.ports import PruneResult
-from paceline.slots.replan import Direction
-from paceline.slots.replanning import Replan, ReplanStore, checked_direction, replan, span_of
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.run import Replan, ReplanStore, checked_direction, replan, span_of
 
 
 class SlotMaintenance(SlotInspection):

@@ -32,8 +32,8 @@ from paceline.slots.model import (
     checked_id,
 )
 from paceline.slots.ports import PruneResult
-from paceline.slots.replan import Direction
-from paceline.slots.replanning import Replan
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.run import Replan
 from paceline.slots.scheduler import SchedulerOptions, SlotScheduler
 
 MAX_EVENTS = 1000

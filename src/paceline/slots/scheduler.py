@@ -44,7 +44,7 @@ from paceline.slots.model import (
     checked_name,
 )
 from paceline.slots.ports import NullObserver, SlotObserver, SlotStore
-from paceline.slots.replanning import ReplanStore
+from paceline.slots.replan.run import ReplanStore
 
 MAX_POLICIES = 10_000
 """The maximum of policies that are cached for display."""

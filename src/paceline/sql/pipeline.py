@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -18,7 +17,7 @@ import psycopg
 from psycopg import AsyncConnection, pq
 from sqlalchemy.engine import Connection
 
-from paceline.errors import PacelineError, StoreError, StoreUnavailable
+from paceline.errors import StoreError, StoreUnavailable
 from paceline.sql.errors import fault
 
 Raw = AsyncConnection[Any]
@@ -156,122 +155,6 @@ def send_all(pgconn: pq.abc.PGconn, fresh: Iterable[Statement], calls: Calls, *,
         else:
             pgconn.send_query_prepared(statement.name.encode(), values)
     pgconn.pipeline_sync()
-
-
-class Pipeline:
-    """Statements of one transaction, sent at once: the server runs them while the caller prepares more.
-
-    Between `send` and `results` nothing else may use the connection. If the caller fails in between, it must `close`.
-    """
-
-    def __init__(self, raw: Raw) -> None:
-        self._raw = raw
-        self._sent: list[Statement | None] = []
-        """The source of each result: a statement that was prepared, or None for one that was run."""
-        self._sections: deque[list[Statement | None]] = deque()
-        """As `_sent`, of the sections that have ended."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether results are in flight."""
-        return bool(self._sent or self._sections)
-
-    async def send(self, calls: Calls) -> None:
-        """Sends statements. The server's errors are raised by `results`."""
-        pgconn, is_open = self._raw.pgconn, self.is_open
-        unprepared = is_unprepared(self._raw)
-        known = prepared_names(self._raw) if is_open or unprepared else await _known_names(self._raw)
-        async with self._closed_if_broken():
-            if not is_open:
-                pgconn.enter_pipeline_mode()
-            for statement, parameters in calls:
-                name, values = statement.name.encode(), [None if text is None else text.encode() for text in parameters]
-                if unprepared:
-                    pgconn.send_query_params(statement.sql.encode(), values)
-                    self._sent.append(None)
-                    continue
-                if statement.name not in known and not self._is_prepared(statement):
-                    pgconn.send_prepare(name, statement.sql.encode())
-                    self._sent.append(statement)
-                pgconn.send_query_prepared(name, values)
-                self._sent.append(None)
-            await _flush(pgconn)
-
-    async def end_section(self) -> None:
-        """Ends a section: its results can be had while the server runs the statements behind it."""
-        if self._sent:
-            self._sections.append(self._sent)
-            self._sent = []
-            async with self._closed_if_broken():
-                self._raw.pgconn.pipeline_sync()
-                await _flush(self._raw.pgconn)
-
-    async def section(self) -> list[Rows]:
-        """The rows of every statement of the first section that has ended. If one failed, none behind it was run; then
-        this ends like `results`."""
-        async with self._closed_if_broken():
-            results = await self._section()
-            if not self.is_open:
-                self._raw.pgconn.exit_pipeline_mode()
-        if any(result.status == pq.ExecStatus.FATAL_ERROR for _, result in results):
-            with contextlib.suppress(PacelineError):
-                await self.results()
-        return _rows_of_all(results)
-
-    async def results(self) -> list[Rows]:
-        """The rows of every statement whose results were not had yet. The first that failed raises; the rest were not
-        run."""
-        if not self.is_open:
-            return []
-        await self.end_section()
-        results: list[tuple[Statement | None, pq.abc.PGresult]] = []
-        async with self._closed_if_broken():
-            while self._sections:
-                results += await self._section()
-            self._raw.pgconn.exit_pipeline_mode()
-        return _rows_of_all(results)
-
-    async def _section(self) -> list[tuple[Statement | None, pq.abc.PGresult]]:
-        pairs = list(zip(self._sections[0], await _results(self._raw.pgconn), strict=False))
-        self._sections.popleft()
-        prepared = [statement.name for statement, result in pairs if statement and result.status in DONE]
-        prepared_names(self._raw).update(prepared)
-        return pairs
-
-    def _is_prepared(self, statement: Statement) -> bool:
-        return any(statement in sent for sent in (self._sent, *self._sections))
-
-    @contextlib.asynccontextmanager
-    async def _closed_if_broken(self) -> AsyncIterator[None]:
-        try:
-            yield
-        except psycopg.Error as broken:
-            self._forget()
-            raise await _close_broken(self._raw, broken) from broken
-        except BaseException:
-            self._forget()
-            await cancel_and_close(self._raw)
-            raise
-
-    def _forget(self) -> None:
-        self._sent = []
-        self._sections.clear()
-
-    async def close(self) -> None:
-        """Closes the connection, if results are in flight: they would be taken for those of later statements."""
-        if self.is_open:
-            self._forget()
-            await cancel_and_close(self._raw)
-
-
-def _rows_of_all(results: Iterable[tuple[Statement | None, pq.abc.PGresult]]) -> list[Rows]:
-    rows: list[Rows] = []
-    for statement, result in results:
-        if result.status == pq.ExecStatus.FATAL_ERROR:
-            raise statement_error(result)
-        if statement is None:
-            rows.append(rows_of(result))
-    return rows
 
 
 async def copy(raw: Raw, statement: str, rows: str) -> None:

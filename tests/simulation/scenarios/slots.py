@@ -13,8 +13,8 @@ from paceline.errors import NotFound, SlotsExhausted, StoreUnavailable
 from paceline.slots.booking.packing import Booking
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.ports import SlotStore
-from paceline.slots.replan import Direction
-from paceline.slots.replanning import ReplanStore
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.run import ReplanStore
 from paceline.slots.scheduler import SlotScheduler
 from paceline.slots.stores.replanning import SqlReplanStore
 from paceline.slots.stores.sql import SqlSlotStore

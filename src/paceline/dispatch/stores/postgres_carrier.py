@@ -12,7 +12,7 @@ from paceline.dispatch.status import Status
 from paceline.dispatch.stores.slot_carrier import ItemStanding, NewTime, standing_of
 from paceline.durations import to_ms
 from paceline.slots.carriers import SlotMove, Standing
-from paceline.sql.pipeline import Calls, Statement, execute_pipeline, numbers, run_async, texts
+from paceline.sql.pipeline import Statement, execute_pipeline, numbers, run_async, run_pipeline, texts
 
 # A locked item is being claimed, cancelled or requeued: waiting for its lock could deadlock. All items are read, and
 # those that could be locked are read after the lock; the others count as begun.
@@ -39,14 +39,6 @@ MOVE = Statement(
         due_at = 'epoch'::timestamptz + moved.at * interval '1 ms', updated_at = clock_timestamp()
     FROM unnest($1::text[], $2::text[], $3::bigint[]) AS moved(item_type, item_id, at)
     WHERE item.item_type = moved.item_type AND item.item_id = moved.item_id AND item.queue_status = 'READY'
-    """,
-)
-# Of either kind: an item whose id is a slot's, or one that was queued with a slot of another id.
-IDLE = Statement(
-    "paceline_dispatch_carrier_idle",
-    """
-    SELECT NOT EXISTS (SELECT FROM paceline_dispatch_config)
-        AND NOT EXISTS (SELECT FROM paceline_dispatch_queue WHERE slot_id IS NOT NULL)
     """,
 )
 # Both find the items themselves: a read before them would block bookings for another round trip.
@@ -94,7 +86,7 @@ def move_items(connection: Connection, moved: Sequence[NewTime]) -> None:
     run_async(connection, lambda raw: execute_pipeline(raw, [call]))
 
 
-def carry_calls(moves: Sequence[SlotMove]) -> Calls:
-    """The statements that give the READY items of these slots the slots' new times."""
+def carry(connection: Connection, moves: Sequence[SlotMove]) -> None:
+    """Gives the READY items of these slots the slots' new times."""
     values = texts(move.slot.event_id for move in moves), numbers(move.scheduled_ms for move in moves)
-    return [(CARRY, values), (CARRY_LINKED, values)]
+    run_pipeline(connection, [(CARRY, values), (CARRY_LINKED, values)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -19,9 +19,6 @@ from paceline.durations import from_ms
 from paceline.errors import Conflict, SlotInUse
 from paceline.slots.carriers import SlotMove, Standing
 from paceline.slots.model import AssignedSlot
-
-if TYPE_CHECKING:
-    from paceline.sql.pipeline import Call, Calls
 
 WITH_SLOT = Cancellation("its slot was cancelled")
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.DEAD_LETTER)
@@ -86,9 +83,9 @@ class QueueCarrier:
     def move(self, within: Connection, moves: Sequence[SlotMove], now: datetime) -> None:
         if within.dialect.name == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
-            from paceline.sql.pipeline import run_pipeline
+            from paceline.dispatch.stores import postgres_carrier
 
-            run_pipeline(within, self.move_calls(moves))
+            postgres_carrier.carry(within, moves)
             return
         types = list(within.execute(sa.select(config.c.item_type)).scalars())
         times = {move.slot.event_id: move.scheduled_ms for move in moves}
@@ -96,18 +93,6 @@ class QueueCarrier:
         links = _links(within, list(times)) if _has_links(within) else []
         moved += [NewTime(kind, item_id, times[event_id]) for event_id, kind, item_id in links]
         move_items(within, moved, now)
-
-    def idle_call(self) -> Call:
-        """PostgreSQL's statement for whether there are no items at all that may have a slot."""
-        from paceline.dispatch.stores import postgres_carrier
-
-        return postgres_carrier.IDLE, ()
-
-    def move_calls(self, moves: Sequence[SlotMove]) -> Calls:
-        """PostgreSQL's statements for `move`."""
-        from paceline.dispatch.stores import postgres_carrier
-
-        return postgres_carrier.carry_calls(moves)
 
     def cancel(self, within: Connection, slot: AssignedSlot) -> None:
         types = list(within.execute(sa.select(config.c.item_type)).scalars())

@@ -6,7 +6,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from paceline.durations import from_ms
-from paceline.slots.replanning import Replan
+from paceline.slots.replan.run import Replan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,8 +18,8 @@ from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.replan import ReplanShown
 from paceline.server.wiring.slots import open_slots
-from paceline.slots.replan import Direction
-from paceline.slots.replanning import Replan
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.run import Replan
 
 
 @click.command("replan", cls=Command)

@@ -9,8 +9,8 @@ from pydantic import Field, WithJsonSchema
 from paceline.durations import format_instant, from_ms
 from paceline.server.shapes.members import CONFIG_NAME, DURATION, INSTANT
 from paceline.server.shapes.shape import Expects, Shape
-from paceline.slots.replan import Direction
-from paceline.slots.replanning import Replan
+from paceline.slots.replan.assignment import Direction
+from paceline.slots.replan.run import Replan
 
 _OPTIONAL = {"type": ["string", "null"]}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.slots.carriers import Carriers
 from paceline.slots.ports import SlotStore
-from paceline.slots.replanning import ReplanStore
+from paceline.slots.replan.run import ReplanStore
 from paceline.slots.stores.replanning import SqlReplanStore
 from paceline.slots.stores.sql import SqlSlotStore
 from paceline.sql.databases import database

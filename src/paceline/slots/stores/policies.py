@@ -44,8 +44,7 @@ def configs(connection: Connection) -> list[PolicyVersion]:
 
 def lock_active(connection: Connection, name: str) -> PolicyVersion | None:
     """Locks the config's row until the transaction ends and returns its active version."""
-    version = connection.execute(LOCK, {"name": name}).scalar()
-    return None if version is None else load_policy(connection, name, version)
+    return lock_all(connection, [name]).get(name)
 
 
 def find_active(connection: Connection, name: str) -> PolicyVersion | None:
@@ -56,14 +55,23 @@ def find_active(connection: Connection, name: str) -> PolicyVersion | None:
 
 def lock_all(connection: Connection, names: Iterable[str]) -> dict[str, PolicyVersion]:
     """Locks the rows of several configs, in the order of their names, and returns the active versions."""
-    locked = {name: lock_active(connection, name) for name in sorted(names)}
-    return {name: active for name, active in locked.items() if active is not None}
+    locked = lock_versions(connection, sorted(names))
+    return {active.name: active for active in load_all(connection, list(locked))}
 
 
 def lock_versions(connection: Connection, names: Sequence[str]) -> dict[str, int]:
-    """Locks the rows of those configs that there are, in the order of the names, and returns their active versions."""
+    """Locks the rows of those configs that there are, in the order of the names, and returns their active versions.
+
+    Raises:
+        LockTimeout: on PostgreSQL, one of the locks did not become free in time.
+    """
     if connection.dialect.name == "sqlite":  # the whole database is locked
         return _versions(connection, names)
+    if connection.dialect.name == "postgresql":
+        # Imported here: the driver is an extra that SQLite's users do not have.
+        from paceline.slots.stores import postgres_locks
+
+        return postgres_locks.lock(connection, sorted(names))
     versions = {name: connection.execute(LOCK, {"name": name}).scalar() for name in sorted(names)}
     return {name: version for name, version in versions.items() if version is not None}
 

@@ -21,7 +21,8 @@ from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, Slot
 from paceline.slots.occupancy import FullRun, Occupancy
 from paceline.slots.stores import postgres_windows
 from paceline.slots.stores.other_windows import parse_other_windows
-from paceline.slots.stores.postgres_windows import LOCK, TimeReads, WindowReads
+from paceline.slots.stores.postgres_locks import LOCK, SET_TIMEOUT
+from paceline.slots.stores.postgres_windows import TimeReads, WindowReads
 from paceline.slots.stores.sql import Booker
 from paceline.slots.stores.window_rows import SqlWindowReader
 from paceline.slots.windows import align
@@ -42,15 +43,12 @@ from paceline.sql.schema import now
 
 MAX_GUESSES = 10_000
 """The number of sets of configs whose last search's end is cached."""
-LOCK_SECONDS = 2.0
-"""How long a booking waits for one config's lock: well below the deadline of a transaction, so that the caller learns
-which config it is, and others' bookings continue without it."""
 GUESSED_LATE_MS = 100
 """Times of slots are read from this long before the host's clock on: the database's clock may be behind it."""
 
 SETTINGS = Statement(
     "paceline_slot_settings",
-    f"SELECT {PLAN_BY_KEY}, set_config('lock_timeout', '{round(LOCK_SECONDS * 1000)}', true)",
+    f"SELECT {PLAN_BY_KEY}, {SET_TIMEOUT}",
 )
 # Read before the lock, which is then held for less time. If another config's writer books the event in between, the
 # insert violates the key, and the whole transaction is retried.

@@ -31,20 +31,6 @@ MAX_TIME_QUERIES = 1000
 """The first windows of one config whose slots' times are read in advance; those of further ones, when needed."""
 _NULL = "\\N"
 
-# In the order of the given names, which are sorted: rows are locked in this order. The last row's clock is read when
-# all are locked.
-LOCK = Statement(
-    "paceline_slot_lock",
-    """
-    SELECT name, version, ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint
-    FROM (
-        SELECT config.name, config.version
-        FROM unnest($1::text[]) WITH ORDINALITY AS requested(name, place)
-        JOIN paceline_slot_config AS config ON config.name = requested.name
-        ORDER BY requested.place FOR UPDATE OF config
-    ) AS locked
-    """,
-)
 WINDOWS = Statement(
     "paceline_slot_windows",
     """

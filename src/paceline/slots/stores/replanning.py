@@ -2,14 +2,15 @@
 
 Locks are taken in one order, as everywhere: the slots' work, then the rows of the config and of the slots' further
 configs, by name. A carrier never waits for its locks. Slots are read before the configs are locked, and each is moved
-only if it has not changed since. `ReplanTransaction` has the portable statements, `postgres_replan.py` those for
-PostgreSQL.
+only if it has not changed since. `ReplanTransaction` has the portable statements, `postgres_replan.py` the two for
+PostgreSQL that read and move many slots at once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import sqlalchemy as sa
@@ -19,14 +20,13 @@ from paceline.durations import from_ms, to_ms
 from paceline.errors import Conflict, NotFound
 from paceline.messaging import Record
 from paceline.slots.carriers import Carriers, SlotMove, Standing
-from paceline.slots.listing import Cursor, ListedSlot, SlotFilter, SlotStatus
+from paceline.slots.listing import Cursor, SlotFilter, SlotStatus
 from paceline.slots.model import AssignedSlot, PolicyVersion
 from paceline.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount
-from paceline.slots.replan import Candidate, Limits, PlannedConfig
-from paceline.slots.replan_parts import Puller, Reading, after
-from paceline.slots.replan_places import admitted, rejoined_runs, starts_near
-from paceline.slots.replanning import (
-    MOST_WHOLE,
+from paceline.slots.replan.assignment import Candidate, Limits, PlannedConfig
+from paceline.slots.replan.parts import Puller, Reading, after
+from paceline.slots.replan.places import admitted, rejoined_runs, starts_near
+from paceline.slots.replan.run import (
     Chunk,
     Span,
     few_others,
@@ -35,6 +35,7 @@ from paceline.slots.replanning import (
     without_strangers,
 )
 from paceline.slots.stores import policies, slot_records, templates
+from paceline.slots.stores.lock_waits import locking
 from paceline.slots.stores.move_records import record_of
 from paceline.slots.stores.other_windows import other_windows_text
 from paceline.slots.stores.tables import slot
@@ -51,8 +52,6 @@ TOPIC = "slot-moved"
 KEY = 128
 WINDOWS = 256
 """The number of windows per read."""
-PAGE = 500
-"""Slots that are read at once, but for large windows: PostgreSQL moves them while the next ones are planned."""
 _MOVE = (
     slot.update()
     .where(
@@ -75,17 +74,6 @@ _MOVE_SINGLE = _MOVE.where(slot.c.other_windows.is_(None)).values(config_version
 _MOVE_JOINT = _MOVE.values(other_windows=sa.bindparam("b_others"))
 
 
-class KnownPolicies:
-    """Policies by name and version, which never change; and the last active one of each config."""
-
-    def __init__(self) -> None:
-        self.by_version: dict[tuple[str, int], PolicyVersion] = {}
-        self.last: dict[str, PolicyVersion] = {}
-
-    def remember(self, active: PolicyVersion) -> None:
-        self.last[active.name] = self.by_version.setdefault((active.name, active.version), active)
-
-
 class PlanningState(NamedTuple):
     """The configs whose rows are locked, and the time. A further one that does not exist is left out."""
 
@@ -98,50 +86,52 @@ class PlanningState(NamedTuple):
 class ReplanTransaction:
     """The reads and writes of a re-plan in one transaction, by portable statements."""
 
-    def __init__(self, connection: Connection, carriers: Carriers, known: KnownPolicies) -> None:
+    def __init__(self, connection: Connection, carriers: Carriers) -> None:
         self.connection = connection
         self.carriers = carriers
-        self.known = known
 
     def begin(self) -> None:
         """Begins the transaction, unless the database has."""
 
-    def page_size(self, name: str) -> int:
-        """How many slots of a config to read at once: at least as many as a window holds, to plan it as a whole."""
-        active = self.known.last.get(name)
-        return max(PAGE, MOST_WHOLE if active is None else min(active.policy.highest_limit + 1, MOST_WHOLE))
+    def candidates(self, span: Span, reading: Reading, limit: int, *, lock: bool) -> list[Candidate]:
+        """The next slots in order, and whether each may move; with `lock`, waiting work is locked. A page may be
+        shorter than `limit` only at the end."""
+        candidates: list[Candidate] = []
+        while (missing := limit - len(candidates)) > 0:
+            records = self.read(span, reading, missing)
+            slots = [assigned for assigned, _ in records]
+            standings = standings_of(self.connection, self.carriers, slots, lock)
+            candidates += [
+                Candidate(assigned, _may_move(assigned, self.carriers, standings), created_ms)
+                for assigned, created_ms in records
+                if standings.get(assigned.event_id) is not Standing.ENDED
+            ]
+            if len(records) < missing:
+                break
+            reading = after(slots[-1])
+        return candidates
 
-    def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
-        """The next slots in order, and whether each may move; waiting work is locked."""
-        return _candidates(self.connection, self.carriers, span, reading, limit, lock=True)
+    def read(self, span: Span, reading: Reading, limit: int) -> list[tuple[AssignedSlot, int]]:
+        """The next booked slots of a config, in the order of their times, and when they were booked."""
+        # After an event: its id with a NUL, which no database stores.
+        event_id = reading.event_id.removesuffix("\x00")
+        behind = Cursor(reading.at_ms, event_id, 0) if reading.event_id else None
+        selection = SlotFilter(span.name, reading.at_ms, span.to_ms, SlotStatus.BOOKED)
+        records = slot_records.page(self.connection, selection, behind, limit)
+        return [(record.slot, record.created_ms) for record in records]
 
-    def read_ahead(self, span: Span, reading: Reading, limit: int, config: PlannedConfig) -> None:
-        """Says that `candidates` will be called so next. Slots may be moved before, none of them there. May read them
-        already; `config` is locked."""
-
-    def lock(
-        self,
-        span: Span,
-        candidates: Sequence[Candidate],
-        from_ms: int,
-        planned: Sequence[SlotMove] = (),
-        most: int = 0,
-    ) -> PlanningState:
-        """Locks the config and the slots' further ones, in the order of their names. May also read what `finish` needs
-        for moves that are planned already, and what is needed to plan `most` slots.
+    def lock(self, span: Span, candidates: Sequence[Candidate]) -> PlanningState:
+        """Locks the config and the slots' further ones, in the order of their names.
 
         Raises:
             NotFound: the config does not exist.
         """
-        actives = policies.lock_all(self.connection, {span.name, *other_names(span.name, candidates)})
-        return self.locked(span, actives, to_ms(now(self.connection)))
+        return self._state(span, policies.lock_all(self.connection, _all_names(span, candidates)))
 
-    def look(self, span: Span, candidates: Sequence[Candidate], from_ms: int) -> PlanningState:
+    def look(self, span: Span, candidates: Sequence[Candidate]) -> PlanningState:
         """As `lock`, without locks: for a plan that is checked when it is carried out."""
-        names = {span.name, *other_names(span.name, candidates)}
-        actives = {name: policies.find_active(self.connection, name) for name in names}
-        known = {name: active for name, active in actives.items() if active is not None}
-        return self.locked(span, known, to_ms(now(self.connection)))
+        found = (policies.find_active(self.connection, name) for name in _all_names(span, candidates))
+        return self._state(span, {active.name: active for active in found if active is not None})
 
     def lock_slots(self, event_ids: Sequence[str]) -> set[str]:
         """Locks those of these slots that no other transaction has locked, after the configs. An enqueue locks the slot
@@ -155,7 +145,8 @@ class ReplanTransaction:
             free.update(self.connection.execute(statement).scalars())
         return free
 
-    def locked(self, span: Span, actives: Mapping[str, PolicyVersion], now_ms: int) -> PlanningState:
+    def _state(self, span: Span, actives: Mapping[str, PolicyVersion]) -> PlanningState:
+        now_ms = to_ms(now(self.connection))
         configs = {
             name: PlannedConfig(active, Occupancy(active.policy, self.reader(name), chunk=WINDOWS))
             for name, active in actives.items()
@@ -197,20 +188,14 @@ class ReplanTransaction:
     def finish(self, changed: Sequence[PlannedConfig], moves: Sequence[SlotMove], now_ms: int) -> bool:
         """Moves the work of the slots, and writes the counters and runs of configs. Returns whether another session
         waits for this transaction's locks; always False on SQLite and Oracle."""
-        self.move_carried(moves, now_ms)
-        for planned in changed:
-            write_counts(self.connection, planned.active.name, planned.occupancy)
-            write_runs(self.connection, planned.active.name, rejoined_runs(planned, runs_near(planned)))
-        return False
-
-    def move_carried(self, moves: Sequence[SlotMove], now_ms: int) -> None:
         for owner, carrier in self.carriers.items():
             own = [move for move in moves if move.slot.owner == owner]
             if own:
                 carrier.move(self.connection, own, from_ms(now_ms))
-
-    def close(self) -> None:
-        """Ends the statements in flight, after an error."""
+        for planned in changed:
+            write_counts(self.connection, planned.active.name, planned.occupancy)
+            write_runs(self.connection, planned.active.name, rejoined_runs(planned, runs_near(planned)))
+        return False
 
 
 class SqlReplanStore:
@@ -219,7 +204,6 @@ class SqlReplanStore:
     def __init__(self, database: Database, carriers: Carriers | None = None) -> None:
         self._database = database
         self._carriers: Carriers = carriers or {}
-        self._known = KnownPolicies()
         self._transaction = ReplanTransaction
         if database.dialect == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
@@ -228,9 +212,7 @@ class SqlReplanStore:
             self._transaction = PostgresReplanTransaction
 
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
-        active, now_ms = await self._database.read(_survey, span.name)
-        self._known.remember(active)
-        return active, now_ms
+        return await self._database.read(_survey, span.name)
 
     async def followers(self, template: str) -> list[str]:
         return await self._database.read(templates.followers, template)
@@ -239,7 +221,10 @@ class SqlReplanStore:
         return await self._write(_pull_forward, span, reading, limit, reads_again)
 
     async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
-        return await self._database.read(_candidates, self._carriers, span, reading, limit, lock=False)
+        def read(connection: Connection) -> list[Candidate]:
+            return ReplanTransaction(connection, self._carriers).candidates(span, reading, limit, lock=False)
+
+        return await self._database.read(read)
 
     async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
         return await self._database.read_aside(_counts, name, from_ms)
@@ -257,14 +242,11 @@ class SqlReplanStore:
         self, work: Callable[Concatenate[ReplanTransaction, P], Chunk], *args: P.args, **kwargs: P.kwargs
     ) -> Chunk:
         def run(connection: Connection) -> Chunk:
-            transaction = self._transaction(connection, self._carriers, self._known)
-            try:
-                return work(transaction, *args, **kwargs)
-            except BaseException:
-                transaction.close()
-                raise
+            transaction = self._transaction(connection, self._carriers)
+            transaction.begin()
+            return work(transaction, *args, **kwargs)
 
-        return await self._database.write(run)
+        return await locking(self._database, partial(self._database.write, run))
 
 
 def _survey(connection: Connection, name: str) -> tuple[PolicyVersion, int]:
@@ -288,44 +270,9 @@ def _counts(connection: Connection, name: str, from_ms: int) -> PlannedConfig | 
     return PlannedConfig(active, occupancy)
 
 
-def _candidates(
-    connection: Connection, carriers: Carriers, span: Span, reading: Reading, limit: int, *, lock: bool
-) -> list[Candidate]:
-    """The next slots in order, and whether each may move. A page may be shorter than `limit` only at the end."""
-    candidates: list[Candidate] = []
-    while (missing := limit - len(candidates)) > 0:
-        records = _records(connection, span, reading, missing)
-        created = {record.slot.event_id: record.created_ms for record in records}
-        slots = [record.slot for record in records]
-        candidates += movable(carriers, slots, standings_of(connection, carriers, slots, lock), created)
-        if len(records) < missing:
-            break
-        reading = after(records[-1].slot)
-    return candidates
-
-
-def movable(
-    carriers: Carriers,
-    slots: Sequence[AssignedSlot],
-    standings: Mapping[str, Standing],
-    created: Mapping[str, int],
-) -> Iterable[Candidate]:
-    """Whether each of these slots may move, without those whose work has ended."""
-    if not standings and not created and all(assigned.owner is None for assigned in slots):
-        return map(Candidate, slots)
-    return [
-        Candidate(assigned, _may_move(assigned, carriers, standings), created.get(assigned.event_id, 0))
-        for assigned in slots
-        if standings.get(assigned.event_id) is not Standing.ENDED
-    ]
-
-
-def _records(connection: Connection, span: Span, reading: Reading, limit: int) -> list[ListedSlot]:
-    # After an event: its id with a NUL, which no database stores.
-    event_id = reading.event_id.removesuffix("\x00")
-    behind = Cursor(reading.at_ms, event_id, 0) if reading.event_id else None
-    selection = SlotFilter(span.name, reading.at_ms, span.to_ms, SlotStatus.BOOKED)
-    return slot_records.page(connection, selection, behind, limit)
+def _all_names(span: Span, candidates: Sequence[Candidate]) -> list[str]:
+    """The config that is re-planned, and the further ones of slots that may move."""
+    return sorted({span.name, *other_names(span.name, candidates)})
 
 
 def standings_of(
@@ -348,58 +295,31 @@ def _may_move(assigned: AssignedSlot, carriers: Carriers, standings: Mapping[str
     return standing is Standing.WAITING if assigned.owner is not None else standing in (None, Standing.WAITING)
 
 
-def _pull_forward(
-    transaction: ReplanTransaction,
-    span: Span,
-    reading: Reading,
-    limit: int,
-    reads_again: bool,
-) -> Chunk:
-    size = limit if reads_again else min(limit, transaction.page_size(span.name))
-    read = transaction.candidates(span, reading, size)
+def _pull_forward(transaction: ReplanTransaction, span: Span, reading: Reading, limit: int, reads_again: bool) -> Chunk:
+    read = transaction.candidates(span, reading, limit, lock=True)
     few = few_others(span.name, read)
-    names = {span.name, *other_names(span.name, few)}
-    config, others, limits, now_ms = transaction.lock(span, few, reading.at_ms, (), limit + size)
+    config, others, limits, now_ms = transaction.lock(span, few)
     locked_at = time.perf_counter()
-
     if reads_again:
-        read = transaction.candidates(span, reading, size)
+        read = transaction.candidates(span, reading, limit, lock=True)
         free = transaction.lock_slots([candidate.slot.event_id for candidate in read])
         read = [
             candidate if candidate.slot.event_id in free else candidate._replace(may_move=False) for candidate in read
         ]
-        few = until_stranger(read, names)
+        few = until_stranger(read, {span.name, *others})
         if read and not few:
             raise Conflict
+    is_last = len(few) == len(read) < limit
     puller = Puller(limits, config, reading, others)
-    examined: list[AssignedSlot] = []
-    moves: list[SlotMove] = []
-    missing = limit
-    while True:
-        missing -= len(few)
-        is_last = len(few) == len(read) < size
-        following = after(few[-1].slot) if len(few) == size and missing > 0 else None
-        if following:
-            transaction.read_ahead(span, following, size, config)
-        for part in puller.parts(without_strangers(few, {span.name, *others}), is_last=is_last):
-            examined += part.examined
-            if part.moves:
-                transaction.move(config.active, part.moves, now_ms)
-                moves += part.moves
-        if not following:
-            break
-        read = transaction.candidates(span, following, size)
-        few = until_stranger(read, names)
-        if read and not few:
-            break
-    is_awaited = transaction.finish(_changed(config, others), moves, now_ms)
+    examined, moves = puller.pull(without_strangers(few, {span.name, *others}), is_last=is_last)
+    is_awaited = _carried_out(transaction, config, others, moves, now_ms)
     return Chunk(examined, moves, None if is_last else puller.reading, is_awaited, time.perf_counter() - locked_at)
 
 
 def _plan_forward(transaction: ReplanTransaction, span: Span, reading: Reading, limit: int) -> Chunk:
-    read = transaction.candidates(span, reading, limit)
+    read = transaction.candidates(span, reading, limit, lock=True)
     few = few_others(span.name, read)
-    config, others, limits, _ = transaction.look(span, few, reading.at_ms)
+    config, others, limits, _ = transaction.look(span, few)
     is_last = len(few) == len(read) < limit
     puller = Puller(limits, config, reading, others)
     part = puller.pull(without_strangers(few, {span.name, *others}), is_last=is_last)
@@ -407,13 +327,10 @@ def _plan_forward(transaction: ReplanTransaction, span: Span, reading: Reading, 
 
 
 def _carry_out(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotMove]) -> Chunk:
-    transaction.begin()
     carriers, slots = transaction.carriers, [move.slot for move in moves]
     standings = standings_of(transaction.connection, carriers, slots, True)
-    first = min(move.window_start_ms for move in moves)
-    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first, moves)
+    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)))
     locked_at = time.perf_counter()
-
     possible: list[SlotMove] = []
     for planned in moves:
         if planned.scheduled_ms < limits.earliest_ms or not _may_move(planned.slot, carriers, standings):
@@ -422,19 +339,15 @@ def _carry_out(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotM
         if move is None:
             break
         possible.append(move)
-    if possible:
-        transaction.move(config.active, possible, now_ms)
-    is_awaited = transaction.finish(_changed(config, others), possible, now_ms)
+    is_awaited = _carried_out(transaction, config, others, possible, now_ms)
     return Chunk([], possible, None, is_awaited, time.perf_counter() - locked_at)
 
 
 def _push_back(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotMove]) -> Chunk:
-    transaction.begin()
     connection, carriers = transaction.connection, transaction.carriers
     slots = [move.slot for move in moves]
     standings = standings_of(connection, carriers, slots, True)
-    first = min(assigned.scheduled_ms for assigned in slots)
-    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)), first)
+    config, others, limits, now_ms = transaction.lock(span, list(map(Candidate, slots)))
     locked_at = time.perf_counter()
     free = transaction.lock_slots([assigned.event_id for assigned in slots])
     current = slot_records.find_all(connection, sorted(free))
@@ -448,14 +361,21 @@ def _push_back(transaction: ReplanTransaction, span: Span, moves: Sequence[SlotM
         if move is not None:
             possible.append(move)
     possible.reverse()
-    if possible:
-        transaction.move(config.active, possible, now_ms)
-    is_awaited = transaction.finish(_changed(config, others), possible, now_ms)
+    is_awaited = _carried_out(transaction, config, others, possible, now_ms)
     return Chunk([], possible, None, is_awaited, time.perf_counter() - locked_at)
 
 
-def _changed(config: PlannedConfig, others: Mapping[str, PlannedConfig]) -> list[PlannedConfig]:
-    return [planned for planned in (config, *others.values()) if planned.before]
+def _carried_out(
+    transaction: ReplanTransaction,
+    config: PlannedConfig,
+    others: Mapping[str, PlannedConfig],
+    moves: Sequence[SlotMove],
+    now_ms: int,
+) -> bool:
+    """Writes moves whose places are taken. Returns whether another session waits for this transaction's locks."""
+    if moves:
+        transaction.move(config.active, moves, now_ms)
+    return transaction.finish([planned for planned in (config, *others.values()) if planned.before], moves, now_ms)
 
 
 def _row(move: SlotMove, version: int, moment: Any) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -30,7 +31,7 @@ from paceline.slots.ports import LockHolder, PruneResult
 from paceline.slots.stores import followers, forgotten, history, policies, pruning, slot_records, templates
 from paceline.slots.stores.cancelling import cancel_with_work
 from paceline.slots.stores.joint import PrunedPage, prune_joint
-from paceline.slots.stores.lock_holders import lock_holders
+from paceline.slots.stores.lock_waits import lock_holders, locking
 from paceline.slots.stores.other_windows import other_windows_text, parse_other_windows
 from paceline.slots.stores.tables import slot, slot_config
 from paceline.slots.stores.window_rows import (
@@ -45,6 +46,7 @@ from paceline.sql.engine import Database
 from paceline.sql.in_lists import MAX_IN_LIST
 from paceline.sql.schema import insert_rows, instant_form, now
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_POLICIES = 50_000
@@ -92,13 +94,16 @@ class SqlSlotStore:
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
     ) -> PolicyVersion:
         # A changed window size counts all booked slots again, however many.
-        version = await self._database.write_unhurried(_configure, name, policy, now_ms, replacing)
+        version = await self._change(_configure, name, policy, now_ms, replacing)
         if is_template(name):
             # Each in its own transaction: no caller waits for all of them. A config that is made or changed meanwhile
             # reads the template's newest policy under its lock.
             for follower in await self._database.read(templates.followers, name):
-                await self._database.write_unhurried(_follow, follower, name, now_ms)
+                await self._change(_follow, follower, name, now_ms)
         return version
+
+    async def _change(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await locking(self._database, partial(self._database.write_unhurried, work, *args, **kwargs))
 
     async def make_from_template(self, name: str, max_configs: int) -> PolicyVersion | None:
         # Read first: most unknown names are typing mistakes, and a write would wait for other writers.
@@ -138,9 +143,7 @@ class SqlSlotStore:
         return await self._database.write(self._booker.book, groups, now_ms, template_configs)
 
     async def lock_holders(self, names: Sequence[str]) -> dict[str, LockHolder]:
-        if self._database.dialect != "postgresql":
-            return {}
-        return await self._database.read(lock_holders, names)
+        return await lock_holders(self._database, names)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
@@ -148,7 +151,8 @@ class SqlSlotStore:
     async def cancel(
         self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
     ) -> AssignedSlot | None:
-        return await self._database.write(cancel_with_work, self._carriers, event_id, owner, cause)
+        cancelled = partial(self._database.write, cancel_with_work, self._carriers, event_id, owner, cause)
+        return await locking(self._database, cancelled)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         return await self._database.read(_booked, before_ms, after, limit)
@@ -205,7 +209,7 @@ class SqlSlotStore:
         # One config at a time: thousands of locks at once would block all callers.
         windows = 0
         for name in await self._database.read(pruning.names_to_prune, before_ms):
-            windows += await self._database.write(_prune_windows, name, before_ms)
+            windows += await locking(self._database, partial(self._database.write, _prune_windows, name, before_ms))
         while await self._database.write(templates.remove_idle, 0, before_ms, PRUNE_BATCH):
             pass
         await self._database.write(forgotten.remove_old, before_ms)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot, SlotWindow, Spread
 from paceline.slots.occupancy import FullRun, RunChanges, split_run
-from paceline.slots.replan import NO_OTHERS, Assignment, Direction, Limits, Others, PlannedConfig, capacity
+from paceline.slots.replan.assignment import NO_OTHERS, Assignment, Direction, Limits, Others, PlannedConfig, capacity
 from paceline.slots.windows import align, position
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot
-from paceline.slots.replanning import (
+from paceline.slots.replan.run import (
     CALM_SECONDS,
     FEWEST,
     MANY,

@@ -15,7 +15,7 @@ from functools import partial
 from paceline.durations import LATEST_MS
 from paceline.slots.booking.packer import SEARCHED_MS
 from paceline.slots.model import AssignedSlot, WindowPolicy
-from paceline.slots.replan import (
+from paceline.slots.replan.assignment import (
     NO_OTHERS,
     Assignment,
     Candidate,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from paceline.durations import LATEST_MS
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot
-from paceline.slots.replan import NO_OTHERS, Assignment, Candidate, Limits, Others, PlannedConfig, assign_earlier
-from paceline.slots.replan_places import place
-
-PART = 250
-"""The least number of slots of a part, but for the last one: PostgreSQL moves them while the next ones are placed."""
+from paceline.slots.replan.assignment import (
+    NO_OTHERS,
+    Assignment,
+    Candidate,
+    Limits,
+    Others,
+    PlannedConfig,
+    assign_earlier,
+)
+from paceline.slots.replan.places import place
 
 
 class Reading(NamedTuple):
@@ -52,40 +55,18 @@ class Puller:
 
     def pull(self, candidates: Sequence[Candidate], *, is_last: bool) -> Part:
         """Moves the next candidates as far forward as they go. The occupancies get the changed counts."""
-        parts = list(self.parts(candidates, is_last=is_last))
-        return Part([slot for part in parts for slot in part.examined], [move for part in parts for move in part.moves])
-
-    def parts(self, candidates: Sequence[Candidate], *, is_last: bool) -> Iterator[Part]:
-        """As `pull`, some windows at a time. The iterator must be exhausted."""
         known = [*self._waiting, *candidates]
         assignments = assign_earlier(self._limits, known, self._config, self.reading.at_ms, self._others)
         kept = whole_windows(assignments, is_last=is_last)
         # Inside a window only if one window holds more slots than a page.
         floor = self.reading.at_ms if self.reading.event_id else 0
-        moves: list[SlotMove] = []
-        for some in _in_parts(kept):
-            moves = place(self._limits, some, self._config, floor, self._others)
-            yield Part([assignment.candidate.slot for assignment in some], moves)
+        moves = place(self._limits, kept, self._config, floor, self._others)
         self._waiting = known[len(kept) :]
         if assignments:
             until = assignments[-1].window_ms + self._limits.policy.size_ms
             resume = (self._waiting or known[-1:])[0].slot.scheduled_ms
             self.reading = _following(assignments, kept, moves)._replace(until_ms=until, resume_ms=resume)
-
-
-def _in_parts(assignments: Sequence[Assignment]) -> Iterator[list[Assignment]]:
-    """Assignments, in the order of their windows, in parts of whole windows."""
-    part: list[Assignment] = []
-    for _, window in groupby(assignments, key=_WINDOW):
-        part += window
-        if len(part) >= PART:
-            yield part
-            part = []
-    if part:
-        yield part
-
-
-_WINDOW = itemgetter(1)
+        return Part([assignment.candidate.slot for assignment in kept], moves)
 
 
 def broken_off(

@@ -13,8 +13,8 @@ from paceline.durations import from_ms
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotWindow, WindowPolicy
 from paceline.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount, full_runs
-from paceline.slots.replan import Assignment, Candidate, Limits, PlannedConfig
-from paceline.slots.replan_places import admitted, place, rejoined_runs, starts_near
+from paceline.slots.replan.assignment import Assignment, Candidate, Limits, PlannedConfig
+from paceline.slots.replan.places import admitted, place, rejoined_runs, starts_near
 from tests.effort import examples
 
 SIZE = 4000

@@ -12,20 +12,18 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from paceline.durations import LATEST_MS, duration_ms, parse_duration, parse_instant, to_ms
-from paceline.errors import Conflict, InvalidInput, LockTimeout, NotFound
+from paceline.errors import Conflict, InvalidInput, NotFound
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot, PolicyVersion, checked_name
-from paceline.slots.replan import Candidate, Direction, Limits, PlannedConfig
-from paceline.slots.replan_parts import Puller, Reading, after, broken_off
-from paceline.slots.replan_places import place
-from paceline.slots.replan_spread import assign_spread
+from paceline.slots.replan.assignment import Candidate, Direction, Limits, PlannedConfig
+from paceline.slots.replan.parts import Puller, Reading, after, broken_off
+from paceline.slots.replan.places import place
+from paceline.slots.replan.spread import assign_spread
 from paceline.slots.templates import is_template
 from paceline.slots.windows import align
 
 T = TypeVar("T")
 
-_CHANGED = (Conflict, LockTimeout)
-"""Somebody else changes what was read, or is about to."""
 NOTICE = timedelta(minutes=1)
 LONGEST_NOTICE = timedelta(days=3660)
 MAX_TRIES = 8
@@ -248,7 +246,7 @@ async def _pull_some(store: ReplanStore, span: Span, reading: Reading, pace: Pac
     """Plans and moves the next slots in one transaction."""
     try:
         chunk = await store.pull_forward(span, reading, pace.limit)
-    except _CHANGED:
+    except Conflict:
         return await _pull_locked(store, span, reading, pace.limit, pace)
     await pace.give_way(chunk)
     return chunk
@@ -266,14 +264,14 @@ async def _pull_in_pieces(store: ReplanStore, span: Span, reading: Reading, pace
     briefly. A booking may take a place that was planned; then the rest is planned again."""
     try:
         plan = await store.plan_forward(span, reading, pace.whole)
-    except _CHANGED:
+    except Conflict:
         return await _pull_locked(store, span, reading, pace.whole, pace)
     made: list[SlotMove] = []
     while len(made) < len(plan.moves):
         piece = plan.moves[len(made) : len(made) + pace.limit]
         try:
             chunk = await store.carry_out(span, piece)
-        except _CHANGED:
+        except Conflict:
             done, following = broken_off(plan.examined, plan.moves, len(made), reading, plan.following)
             rest = await _pull_locked(store, span, following, pace.whole, pace)
             return rest._replace(examined=[*done, *rest.examined], moves=[*made, *rest.moves])
@@ -321,7 +319,7 @@ async def _retried(work: Callable[[], Awaitable[T]]) -> T:
     for attempt in range(1, MAX_TRIES + 1):
         try:
             return await work()
-        except _CHANGED:
+        except Conflict:
             if attempt == MAX_TRIES:
                 raise
     raise AssertionError("unreachable")

@@ -13,7 +13,15 @@ from paceline.durations import LATEST_MS, from_ms
 from paceline.errors import Conflict
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotWindow, WindowPolicy
 from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
-from paceline.slots.replan import Candidate, Counts, Limits, PlannedConfig, assign_earlier, capacity, common_windows
+from paceline.slots.replan.assignment import (
+    Candidate,
+    Counts,
+    Limits,
+    PlannedConfig,
+    assign_earlier,
+    capacity,
+    common_windows,
+)
 from tests.effort import examples
 
 SIZE = 1000

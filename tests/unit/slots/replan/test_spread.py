@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from paceline.durations import LATEST_MS, from_ms
 from paceline.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
 from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
-from paceline.slots.replan import Candidate, Limits, PlannedConfig
-from paceline.slots.replan_spread import assign_spread
+from paceline.slots.replan.assignment import Candidate, Limits, PlannedConfig
+from paceline.slots.replan.spread import assign_spread
 from tests.effort import examples
 
 SIZE = 4000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.slots import replanning
 from paceline.slots.model import AssignedSlot, SlotWindow
-from paceline.slots.replan import Candidate
-from paceline.slots.replanning import few_others, until_stranger, without_strangers
+from paceline.slots.replan import run as replanning
+from paceline.slots.replan.assignment import Candidate
+from paceline.slots.replan.run import few_others, until_stranger, without_strangers
 
 
 def candidate(event_id: str, *others: str, may_move: bool = True) -> Candidate:
