@@ -147,8 +147,9 @@ class MemorySlotStore:
         config = self._configs.get(name)
         return config.versions[::-1] if config else []
 
-    async def configs(self) -> list[PolicyVersion]:
-        return [self._configs[name].active for name in sorted(self._configs)]
+    async def configs(self, *, following: bool = False) -> list[PolicyVersion]:
+        active = [self._configs[name].active for name in sorted(self._configs)]
+        return [version for version in active if version.policy.follow is not None or not following]
 
     async def book(
         self,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from paceline.downstream.downstream import check_rate_below
 from paceline.downstream.ports import DownstreamDirectory, StateStore
-from paceline.downstream.state import Reading, State
+from paceline.downstream.state import Reading, State, leased
 from paceline.errors import NotFound
 from paceline.limits.rate_text import parse_rate
 
@@ -38,6 +38,12 @@ class KnownDownstream(NamedTuple):
         if self.state.estimate is not None:
             rates.append(self.state.estimate.rate)
         return min(rates, default=None)
+
+    @property
+    def proven(self) -> float | None:
+        """Calls per second that it takes, as far as is known: an adaptive rate that has never fallen proves nothing."""
+        estimate = self.state.estimate
+        return self.rate_per_second if estimate is None or not estimate.fell_us else self.effective
 
     @property
     def pauses(self) -> dict[str, float]:
@@ -80,6 +86,13 @@ class Downstreams:
             return state if rate == "" else state._replace(rate=rate)
 
         return KnownDownstream(name, *await store.change(changed))
+
+    async def lease(self, name: str, holder: str, seconds: float) -> bool:
+        """Whether this holder decides for all processes what follows from its rate; for some seconds, unless it asks
+        again. Raises `NotFound` and `StoreError`."""
+        store, _ = await self._find(name)
+        state, _ = await store.change(lambda state, now_us: leased(state, holder, round(seconds * 1e6), now_us))
+        return state.follower is not None and state.follower.holder == holder
 
     async def close(self) -> None:
         """Closes the stores."""

@@ -49,6 +49,13 @@ class Totals(NamedTuple):
 NO_CALLS = Totals()
 
 
+class Follower(NamedTuple):
+    """A lease: who decides for all processes, and until when."""
+
+    holder: str
+    until_us: int
+
+
 class State(NamedTuple):
     """The shared state of a downstream."""
 
@@ -65,6 +72,8 @@ class State(NamedTuple):
     estimate: Estimate | None = None
     """The adaptive rate; None if it is not adaptive."""
     totals: Totals = NO_CALLS
+    follower: Follower | None = None
+    """Which process lets configs follow its rate."""
 
     def to_text(self) -> str:
         """As it is stored."""
@@ -76,11 +85,12 @@ class State(NamedTuple):
         if not text:
             return NEW
         stored = json.loads(text)
-        breaker, estimate = stored["breaker"], stored["estimate"]
+        breaker, estimate, follower = stored["breaker"], stored["estimate"], stored["follower"]
         return cls(**stored)._replace(
             breaker=None if breaker is None else OpenBreaker(*breaker),
             estimate=None if estimate is None else Estimate(*estimate),
             totals=Totals(*stored["totals"]),
+            follower=None if follower is None else Follower(*follower),
         )
 
 
@@ -101,6 +111,14 @@ def with_pause(state: State, key: str, until_us: int, now_us: int) -> State:
     if len(pauses) > MAX_PAUSES:
         del pauses[min(pauses, key=pauses.__getitem__)]
     return state._replace(pauses=pauses)
+
+
+def leased(state: State, holder: str, us: int, now_us: int) -> State:
+    """The state in which a holder has the lease for some time more. The same state if somebody else has it."""
+    follower = state.follower
+    if follower is not None and follower.holder != holder and follower.until_us > now_us:
+        return state
+    return state._replace(follower=Follower(holder, now_us + us))
 
 
 def opened(state: State, reason: str, pause_us: int, now_us: int) -> State:

@@ -22,7 +22,8 @@ from pydantic import (
     field_validator,
 )
 
-from paceline.errors import ConfigurationError
+from paceline.durations import parse_duration
+from paceline.errors import ConfigurationError, InvalidInput
 from paceline.limits.addresses import networks
 from paceline.slots.model import WindowPolicy
 
@@ -123,6 +124,19 @@ class SlotSettings(Section):
     """The most events of a batch or stream that share a transaction."""
     template_configs: int = Field(10_000, ge=1, le=1_000_000)
     """The most configs that are made from one template, such as `merchant-*`."""
+    follow_after: str = "PT1M"
+    """How long the rate of a downstream must have changed, until a config that follows it does."""
+
+    @field_validator("follow_after")
+    @classmethod
+    def _is_a_duration(cls, value: str) -> str:
+        try:
+            seconds = parse_duration(value, "follow_after").total_seconds()
+        except InvalidInput as error:
+            raise ValueError(error.problem) from None
+        if not 1 <= seconds <= 86_400:
+            raise ValueError("must be from PT1S to P1D")
+        return value
 
     @field_validator("default_window")
     @classmethod

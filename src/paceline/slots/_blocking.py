@@ -69,9 +69,10 @@ class BlockingSlotScheduler(BackgroundScheduler):
         self, name: str, changes: Mapping[str, Any], *, if_version: Collection[int] | None = None
     ) -> PolicyVersion:
         """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
-        None removes a `calendar`, a `max_delay`, a `spread` or a `first_window`. A new name needs `max_per_window` and
-        `window`, unless it has a template, whose values are the defaults. Concurrent changes of different fields are
-        both kept; with `if_version`, the change is made only if one of these versions is active (0: no version yet).
+        None removes a `calendar`, a `max_delay`, a `spread`, a `first_window` or a `follow`. A new name needs
+        `max_per_window` and `window`, unless it has a template, whose values are the defaults. Concurrent changes of
+        different fields are both kept; with `if_version`, the change is made only if one of these versions is active
+        (0: no version yet).
 
         Raises:
             InvalidInput: a value is wrong, or a new config lacks one.
@@ -107,9 +108,9 @@ class BlockingSlotScheduler(BackgroundScheduler):
         """
         return self._run(lambda scheduler: scheduler.history(name))
 
-    def configs(self) -> list[PolicyVersion]:
-        """The active version of every config, by name."""
-        return self._run(lambda scheduler: scheduler.configs())
+    def configs(self, *, following: bool = False) -> list[PolicyVersion]:
+        """The active version of every config, by name; with `following`, of those that follow a downstream."""
+        return self._run(lambda scheduler: scheduler.configs(following=following))
 
     def assign(
         self,

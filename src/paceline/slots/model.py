@@ -17,6 +17,7 @@ from paceline.tracing import Origin
 
 LONGEST_ID = 255
 LONGEST_NAME = 128
+LONGEST_FOLLOWED = 64
 MOST_CONFIGS = 8
 """Configs that one event may be booked under."""
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -55,6 +56,9 @@ class WindowPolicy:
     slot may lie at most; later, nothing is booked. `first_window` is what the window of the requested time itself
     offers. A `curve` gives windows another limit by time of day and weekday, in the calendar's zone or, without a
     calendar, in UTC.
+
+    With `follow`, the name of a downstream, the service lowers the limit when that takes less for some time, raises it
+    when it takes more again, and re-plans. `full_max` is then the limit without that, and None if it is not lowered.
     """
 
     max_per_window: int
@@ -64,6 +68,8 @@ class WindowPolicy:
     max_delay: timedelta | None = None
     first_window: FirstWindow = FirstWindow.PROPORTIONAL
     curve: tuple[CurveEntry, ...] = ()
+    follow: str | None = None
+    full_max: int | None = None
     size_ms: int = field(init=False, repr=False, compare=False)
     """The window's length in milliseconds."""
     max_delay_ms: int | None = field(init=False, repr=False, compare=False)
@@ -78,6 +84,8 @@ class WindowPolicy:
         max_delay: str | timedelta | None = None,
         first_window: str | FirstWindow = FirstWindow.PROPORTIONAL,
         curve: Sequence[CurveEntry] | Sequence[Mapping[str, Any]] | None = None,
+        follow: str | None = None,
+        full_max: int | None = None,
     ) -> None:
         put = object.__setattr__
         put(self, "max_per_window", _limit(max_per_window))
@@ -89,6 +97,8 @@ class WindowPolicy:
         put(self, "size_ms", duration_ms(self.window))
         put(self, "max_delay_ms", None if self.max_delay is None else duration_ms(self.max_delay))
         put(self, "curve", _curve(curve))
+        put(self, "follow", None if follow is None else _follow(follow, self.curve))
+        put(self, "full_max", _full_max(full_max, self.follow, self.max_per_window))
         zone = "UTC" if self.calendar is None else self.calendar.zone
         limits = CurveLimits(self.curve, zone, self.size_ms, self.max_per_window) if self.curve else None
         put(self, "curve_limits", limits)
@@ -124,13 +134,16 @@ class WindowPolicy:
             "maxDelay": None if self.max_delay is None else format_duration(self.max_delay),
             "firstWindow": self.first_window.value,
             "curve": curve_to_json(self.curve),
+            "follow": self.follow,
+            "fullMaxPerWindow": self.full_max,
         }
 
 
 def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> WindowPolicy:
     """A policy with some fields changed: a field that is not given stays as it is, None removes a `calendar`, a
-    `curve`, a `max_delay`, a `spread` or a `first_window`. Without a `current` policy, `max_per_window` and `window`
-    are required.
+    `curve`, a `max_delay`, a `spread`, a `first_window` or a `follow`. Without a `current` policy, `max_per_window` and
+    `window` are required. A limit that was lowered for a downstream is the full one again, if the change says how many
+    may be in a window, or which downstream it follows.
 
     Raises:
         InvalidInput: a field is missing, is not one of a policy, or has a wrong value.
@@ -147,12 +160,15 @@ def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> 
                 raise InvalidInput(name, "is required for a new config")
         return WindowPolicy(**_without_defaulted(changes))
     kept = {name: getattr(current, name) for name in names}
+    if "full_max" not in changes and _OF_THE_LIMIT & changes.keys():
+        kept |= {"max_per_window": current.full_max or current.max_per_window, "full_max": None}
     kept = {
         name: value for name, value in kept.items() if name not in _DEFAULTED or changes.get(name, value) is not None
     }
     return WindowPolicy(**kept | _without_defaulted(changes))
 
 
+_OF_THE_LIMIT = {"max_per_window", "window", "follow"}
 _DEFAULTED = ("spread", "first_window")
 """Fields whose removal means the policy's own default."""
 
@@ -324,6 +340,22 @@ def _limit(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_PER_WINDOW:
         raise ConfigurationError("max_per_window", f"must be a whole number from 1 to {MOST_PER_WINDOW}")
     return value
+
+
+def _follow(value: object, curve: Sequence[CurveEntry]) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_FOLLOWED or not value.isprintable():
+        raise ConfigurationError("follow", f"must be the name of a downstream, of 1 to {LONGEST_FOLLOWED} characters")
+    if curve:
+        raise ConfigurationError("follow", "a policy with a curve can't follow a downstream; remove one of the two")
+    return value
+
+
+def _full_max(value: int | None, follow: str | None, limit: int) -> int | None:
+    if value is None or follow is None:
+        return None
+    if _limit(value) < limit:
+        raise ConfigurationError("full_max", f"is below max_per_window, {limit}")
+    return None if value == limit else value
 
 
 def _curve(value: object) -> tuple[CurveEntry, ...]:

@@ -75,8 +75,8 @@ class SlotStore(Protocol):
         """Every version of `name`, newest first; empty if there is none."""
         ...
 
-    async def configs(self) -> list[PolicyVersion]:
-        """The active version of every config, by name."""
+    async def configs(self, *, following: bool = False) -> list[PolicyVersion]:
+        """The active version of every config, by name; or of those that follow a downstream."""
         ...
 
     async def book(

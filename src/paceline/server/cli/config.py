@@ -55,6 +55,7 @@ def get(config_name: str | None, as_json: bool) -> None:
     shell_complete=completing(FirstWindow),
     help="What the window of the requested time offers: proportional (its rest) or whole.",
 )
+@click.option("--follow", help="A downstream whose rate the limit follows, by re-plans, or 'none'.")
 @click.option("--if-version", type=int, help="Change it only if this version is active; 0: only create it.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do to booked slots, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal, whatever it does to booked slots.")
@@ -68,6 +69,7 @@ def set_(
     curve: str | None,
     max_delay: str | None,
     first_window: str | None,
+    follow: str | None,
     if_version: int | None,
     dry_run: bool,
     yes: bool,
@@ -85,7 +87,8 @@ def set_(
             return await slots.change(config_name, changes(), if_version=expected)
 
     def changes() -> dict[str, Any]:
-        return policy_changes(max_per_window, window, spread, calendar, max_delay, first_window, curve)
+        given = policy_changes(max_per_window, window, spread, calendar, max_delay, first_window, curve)
+        return given if follow is None else given | {"follow": None if follow == "none" else follow}
 
     if dry_run:
         with read_only_settings() as settings:

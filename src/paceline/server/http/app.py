@@ -14,11 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paceline import __version__, tracing
 from paceline.dispatch.plan_guard import PlanGuard
+from paceline.durations import parse_duration
 from paceline.server import console
 from paceline.server import logs as log_lines
 from paceline.server.apps import app_routes
 from paceline.server.console.backlog import BacklogAhead
 from paceline.server.console.overview import Overview
+from paceline.server.followed_configs import FollowedConfigs
 from paceline.server.http import (
     audit,
     batch,
@@ -209,6 +211,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         stack.callback(watching.cancel)
         measuring = asyncio.create_task(watch_downstreams(services.registry, services.downstreams))
         stack.callback(measuring.cancel)
+        configs = FollowedConfigs(
+            services.slots,
+            services.downstreams,
+            services.audit,
+            lasting=parse_duration(services.settings.slots.follow_after).total_seconds(),
+        )
+        following = asyncio.create_task(configs.run())
+        stack.callback(following.cancel)
         if parent_process() is not None:
             end_when_hung(asyncio.get_running_loop())
         services.grpc_port = await stack.enter_async_context(open_envoy(services))

@@ -62,11 +62,11 @@ async def show(request: Request) -> Response:
 async def configure(request: Request) -> Response:
     """Makes a new version active, from the next booking on any node. Booked slots stay where they are.
 
-    A member that is not given keeps its value; `null` removes `calendar`, `maxDelay`, `spread` (then `jitter`) or
-    `firstWindow` (then `proportional`). A new config needs `maxPerWindow` and a window. `warnings` lists the booked
-    slots that the change leaves past their horizon, in closed windows or above the limit; with `dryRun` nothing is
-    changed. A calendar that closes every window is refused. With `If-Match`, 412 if another version is active; with
-    `If-None-Match: *`, 412 if the config exists.
+    A member that is not given keeps its value; `null` removes `calendar`, `maxDelay`, `follow`, `spread` (then
+    `jitter`) or `firstWindow` (then `proportional`). A new config needs `maxPerWindow` and a window. `warnings` lists
+    the booked slots that the change leaves past their horizon, in closed windows or above the limit; with `dryRun`
+    nothing is changed. A calendar that closes every window is refused. With `If-Match`, 412 if another version is
+    active; with `If-None-Match: *`, 412 if the config exists.
     """
     expected = _expected_versions(request)
     change = ConfigRequest.parse(await read_object(request.scope, request.receive))

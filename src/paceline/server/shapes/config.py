@@ -95,6 +95,18 @@ class ConfigRequest(Shape):
         Expects("a list"),
     ] = None
     first_window: Annotated[Any, WithJsonSchema(_REMOVABLE | {"enum": ["proportional", "whole", None]})] = None
+    follow: Annotated[
+        str | None,
+        WithJsonSchema(
+            {
+                "type": ["string", "null"],
+                "minLength": 1,
+                "maxLength": 64,
+                "description": "A downstream: `maxPerWindow` follows what it takes, by re-plans.",
+            }
+        ),
+        Expects("the name of a downstream, or null"),
+    ] = None
     dry_run: Annotated[
         bool,
         Field(strict=True, description="Say what the change would do to booked slots, and change nothing."),
@@ -151,6 +163,9 @@ class Config(Shape):
     max_delay: str | None
     curve: list[CurveEntry] | None
     first_window: str
+    follow: str | None
+    full_max_per_window: int | None
+    """What `maxPerWindow` was lowered from, for the downstream that it follows."""
     created_at: Instant
     dry_run: bool = False
     warnings: list[ChangeWarning] = Field(default_factory=list)

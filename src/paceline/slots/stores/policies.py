@@ -34,10 +34,13 @@ def history(connection: Connection, name: str) -> list[PolicyVersion]:
     return [_policy_version(row) for row in rows]
 
 
-def configs(connection: Connection) -> list[PolicyVersion]:
-    """The active version of every config, by name."""
+def configs(connection: Connection, following: bool = False) -> list[PolicyVersion]:
+    """The active version of every config, by name; or of those that follow a downstream."""
     active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
-    rows = connection.execute(sa.select(slot_policy).join(slot_config, active))
+    query = sa.select(slot_policy).join(slot_config, active)
+    if following:
+        query = query.where(slot_policy.c.policy.like('%"follow": "%'))  # thousands of others are not read
+    rows = connection.execute(query)
     # Sorted here: databases order text by different collations.
     return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
 
@@ -129,4 +132,6 @@ def policy_from_json(text: str) -> WindowPolicy:
         stored["maxDelay"],
         stored["firstWindow"],
         stored["curve"],
+        stored["follow"],
+        stored["fullMaxPerWindow"],
     )

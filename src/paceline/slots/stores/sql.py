@@ -120,8 +120,8 @@ class SqlSlotStore:
     async def history(self, name: str) -> list[PolicyVersion]:
         return await self._database.read(policies.history, name)
 
-    async def configs(self) -> list[PolicyVersion]:
-        return await self._database.read(policies.configs)
+    async def configs(self, *, following: bool = False) -> list[PolicyVersion]:
+        return await self._database.read(policies.configs, following)
 
     async def book(
         self,

@@ -13,10 +13,10 @@ from paceline.server.cli import app
 
 FREE_TEXT = {
     "--after", "--at", "--before", "--concurrency", "--config", "--context", "--control-sum", "--count", "--cron",
-    "--cursor", "--domain", "--error", "--event", "--every", "--expires", "--expires-in", "--feed", "--from",
-    "--hold-for", "--host", "--kept", "--key", "--known", "--lane", "--lane-concurrency", "--latency", "--max-delay",
-    "--new-lane", "--notice", "--overlap", "--override", "--owner", "--per-second", "--phone", "--plan", "--prefix",
-    "--queue", "--queues", "--rate", "--reason", "--to", "--type", "--window", "--zone",
+    "--cursor", "--domain", "--error", "--event", "--every", "--expires", "--expires-in", "--feed", "--follow",
+    "--from", "--hold-for", "--host", "--kept", "--key", "--known", "--lane", "--lane-concurrency", "--latency",
+    "--max-delay", "--new-lane", "--notice", "--overlap", "--override", "--owner", "--per-second", "--phone", "--plan",
+    "--prefix", "--queue", "--queues", "--rate", "--reason", "--to", "--type", "--window", "--zone",
 }  # fmt: skip
 """Options whose values are names, times, numbers or texts of the user, in every command that has them."""
 
