@@ -190,6 +190,10 @@ class MemorySlotStore:
     async def lock_holders(self, names: Sequence[str]) -> dict[str, LockHolder]:
         return {}
 
+    def series_of(self, name: str) -> str | None:
+        config = self._configs.get(name)
+        return None if config is None else config.template or name
+
     async def find(self, event_id: str) -> AssignedSlot | None:
         return self._existing(event_id)
 

@@ -115,6 +115,11 @@ class SlotStore(Protocol):
         """The sessions that hold the locks of these configs now, as far as the store knows them."""
         ...
 
+    def series_of(self, name: str) -> str | None:
+        """The name under which a config is counted: that of the template which it follows, or its own. None if nothing
+        was booked under it in this process."""
+        ...
+
     async def find(self, event_id: str) -> AssignedSlot | None:
         """The event's slot."""
         ...

@@ -13,8 +13,8 @@ from paceline.errors import PacelineError, SlotsExhausted, StoreUnavailable
 from paceline.slots.booking.packing import Booking, proves_config
 from paceline.slots.model import AssignedSlot, PolicyVersion
 
-MAX_NAMES = 1000
-"""Label values are user input: beyond this many config names, the rest share one label."""
+MAX_NAMES = 50
+"""Each config has dozens of series: beyond this many names, the rest share theirs."""
 MAX_SIZES = 100_000
 """The window sizes that are kept, by config and version."""
 OTHER = "(other)"
@@ -25,7 +25,8 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class SlotMetrics:
-    """A `SlotObserver` that counts into a Prometheus registry."""
+    """A `SlotObserver` that counts into a Prometheus registry. Configs that follow a template are counted together,
+    under its name: their own names are users' data, and there may be any number of them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._durations = Histogram(
@@ -80,6 +81,11 @@ class SlotMetrics:
         self._sizes: dict[tuple[str, int], int] = {}
         self._history: Callable[[str], Awaitable[Sequence[PolicyVersion]]] | None = None
         self._learning: dict[str, asyncio.Task[None]] = {}
+        self._series_of: Callable[[str], str | None] = lambda name: name
+
+    def count_by(self, series_of: Callable[[str], str | None]) -> None:
+        """Sets the source of the names that configs are counted under: `SlotStore.series_of`."""
+        self._series_of = series_of
 
     def learn_sizes_from(self, history: Callable[[str], Awaitable[Sequence[PolicyVersion]]]) -> None:
         """Sets the source of the window sizes of a config's versions, the unit of a depth."""
@@ -90,7 +96,7 @@ class SlotMetrics:
         if len(self._sizes) + len(versions) > MAX_SIZES:
             self._sizes.clear()
         for version in versions[:MAX_SIZES]:
-            self._label(version.name)
+            self._known(version.name)
             self._sizes[version.name, version.version] = version.policy.size_ms
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
@@ -110,9 +116,10 @@ class SlotMetrics:
         now_ms = time.time_ns() // 1_000_000
         for booking in bookings[:: -(-len(bookings) // DEPTH_SAMPLE) or 1]:
             if isinstance(booking, AssignedSlot) and not booking.existing:
-                size = self._sizes.get((name, booking.config_version))
+                # A config has the version of the template that it follows.
+                size = self._sizes.get((label, booking.config_version))
                 if size is None:
-                    self._learn(name)
+                    self._learn(label)
                     return
                 requested = max(booking.requested_ms, now_ms)
                 depths.observe(max(0, booking.window_start_ms // size - requested // size))
@@ -125,16 +132,21 @@ class SlotMetrics:
         child.observe(seconds)
 
     def failed(self, name: str, requests: int, error: PacelineError) -> None:
-        label = name if name in self._names else OTHER
-        self._failures.labels(label, type(error).__name__).inc(requests)
+        self._failures.labels(self._label(name), type(error).__name__).inc(requests)
 
     def contended(self, name: str) -> None:
-        self._contention.labels(name if name in self._names else OTHER).inc()
+        self._contention.labels(self._label(name)).inc()
 
     def policy_looked_up(self, name: str, *, cached: bool) -> None:
         (self._hits if cached else self._misses).inc()
 
     def _label(self, name: str) -> str:
+        series = self._series_of(name)
+        if series is None:  # not booked yet, or no config at all
+            return name if name in self._names else OTHER
+        return self._known(series)
+
+    def _known(self, name: str) -> str:
         if name in self._names:
             return name
         if len(self._names) >= MAX_NAMES:
@@ -147,7 +159,7 @@ class SlotMetrics:
 
     def _learn(self, name: str) -> None:
         """Reads the sizes in the background; until then, depths are not observed."""
-        if self._history is None or name in self._learning or len(self._learning) >= MAX_NAMES:
+        if self._history is None or name in self._learning or name == OTHER:
             return
 
         async def learn(history: Callable[[str], Awaitable[Sequence[PolicyVersion]]]) -> None:

@@ -63,13 +63,6 @@ async def slots_with_work(
 async def open_slots(settings: Settings, *, registry: CollectorRegistry | None = None) -> AsyncIterator[SlotScheduler]:
     """The scheduler of a settings tree, with its default config ready; counted in `registry`, if one is given."""
     collect_traces(settings)
-    metrics: SlotMetrics | None = None
-    if registry is not None:
-        # Imported here: metrics come with the server, and the library works without it.
-        from paceline.server.metrics.slots import SlotMetrics
-
-        metrics = SlotMetrics(registry)
-    watching: SlotObserver = metrics or NullObserver()
     slot_settings = settings.slots
     store, replans = await slot_stores(
         embedded_url(settings),
@@ -78,6 +71,14 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
         carriers=slot_carriers(settings),
         steps=steps_with_work(),
     )
+    metrics: SlotMetrics | None = None
+    if registry is not None:
+        # Imported here: metrics come with the server, and the library works without it.
+        from paceline.server.metrics.slots import SlotMetrics
+
+        metrics = SlotMetrics(registry)
+        metrics.count_by(store.series_of)
+    watching: SlotObserver = metrics or NullObserver()
     async with (
         open_recorder(settings) as recorder,
         SlotScheduler(

@@ -112,6 +112,15 @@ def load_all(connection: Connection, names: Sequence[str]) -> list[PolicyVersion
     return loaded
 
 
+def templates_of(connection: Connection, names: Sequence[str]) -> dict[str, str]:
+    """The templates of those of these configs that follow one."""
+    templates: dict[str, str] = {}
+    for these in where_in(connection, slot_config.c.name, names):
+        query = sa.select(slot_config.c.name, slot_config.c.template).where(these, slot_config.c.template.is_not(None))
+        templates.update((name, template) for name, template in connection.execute(query))
+    return templates
+
+
 def load_policy(connection: Connection, name: str, version: int) -> PolicyVersion:
     return _policy_version(connection.execute(_POLICY, {"name": name, "version": version}).one())
 

@@ -145,6 +145,9 @@ class SqlSlotStore:
     async def lock_holders(self, names: Sequence[str]) -> dict[str, LockHolder]:
         return await lock_holders(self._database, names)
 
+    def series_of(self, name: str) -> str | None:
+        return self._booker.series_of(name)
+
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
 
@@ -287,6 +290,8 @@ class Booker:
     def __init__(self, uniform: Callable[[], float]) -> None:
         self._uniform = uniform
         self._policies: dict[str, PolicyVersion] = {}
+        self._templates: dict[str, str] = {}
+        """The template of each of these configs, or its own name."""
 
     def book(
         self, connection: Connection, groups: Sequence[BookingGroup], now_ms: int | None, template_configs: int
@@ -324,18 +329,25 @@ class Booker:
         if missing and template_configs:
             made = templates.make_all(connection, sorted(missing), template_configs)
             refused = made.refused
-            self._remember(made.versions.values())
+            self._remember(connection, made.versions.values())
             versions = {**versions, **{name: version.version for name, version in made.versions.items()}}
         cached = self._policies
         unknown = [name for name, version in versions.items() if name not in cached or cached[name].version != version]
         if unknown:
-            self._remember(policies.load_all(connection, unknown))
+            self._remember(connection, policies.load_all(connection, unknown))
         return {name: self._policies[name] for name in versions}, refused
 
-    def _remember(self, versions: Collection[PolicyVersion]) -> None:
+    def _remember(self, connection: Connection, versions: Collection[PolicyVersion]) -> None:
         if len(self._policies) + len(versions) > MAX_POLICIES:
-            self._policies = {}
-        self._policies.update((version.name, version) for version in versions)
+            self._policies, self._templates = {}, {}
+        new = {version.name: version for version in versions}
+        self._policies.update(new)
+        followed = policies.templates_of(connection, list(new))
+        self._templates.update((name, followed.get(name, name)) for name in new)
+
+    def series_of(self, name: str) -> str | None:
+        """The template that a config follows, or its own name; None if nothing was booked under it here."""
+        return self._templates.get(name)
 
     def _existing(self, connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
         return _find_all(connection, event_ids)
