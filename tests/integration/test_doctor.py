@@ -4,6 +4,7 @@ credentials."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import sys
@@ -348,6 +349,17 @@ async def test_rules_and_item_types_are_shown(tmp_path: Path, monkeypatch: pytes
         False,
         "PACELINE_PAYMENTS_RULES: duplicates: must be allow or reject",
     )
+
+
+async def test_configs_named_after_accounts_are_said_where_payments_are_encrypted(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('configs = ["payer-{payerIban}", "all-{currency}"]\n')
+    payments = {"rules": str(rules)}
+    keys = {"encryption_keys": base64.b64encode(bytes(32)).decode()}
+    assert "payment configs" not in await examined(tmp_path, payments=payments)
+    finding = (await examined(tmp_path, payments=payments, dispatch=keys))["payment configs"]
+    assert finding.summary.endswith("does not hide: payer-{payerIban}")
+    assert finding.advice is not None
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["serve", "--port", "0"]], ids=["doctor", "serve"])

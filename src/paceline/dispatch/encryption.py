@@ -54,6 +54,7 @@ class Encryption:
             raise ConfigurationError("encryption_keys", "must be a list of one key or more")
         decoded = [_checked_key(key) for key in keys]
         self._ciphers = {hashlib.sha256(key).hexdigest()[:8]: AESGCM(key) for key in decoded}
+        self._lookup_keys = [hashlib.blake2b(b"paceline lookup", key=key).digest() for key in decoded]
         self.key_id = next(iter(self._ciphers))
         """Of the key that encrypts."""
 
@@ -78,6 +79,23 @@ class Encryption:
             raise InvalidCiphertext from None
         return self.decrypt_bytes(raw, key_id, about.encode()).decode("utf-8", "surrogatepass")
 
+    def seal(self, data: bytes, about: str) -> bytes:
+        """`encrypt`, for bytes."""
+        return f"{PREFIX}{self.key_id}:".encode() + self.encrypt_bytes(data, about.encode())
+
+    def unseal(self, data: bytes, about: str) -> bytes:
+        """`decrypt`, for bytes."""
+        if not data.startswith(PREFIX.encode()):
+            return data
+        key_id, _, raw = data.removeprefix(PREFIX.encode()).partition(b":")
+        return self.decrypt_bytes(raw, key_id.decode("ascii", "replace"), about.encode())
+
+    def hashes(self, number: int) -> list[int]:
+        """What a 64-bit number is looked up by, so that nobody without a key can try numbers: under the key that
+        encrypts, then under each other one. The first is stored."""
+        data = number.to_bytes(8, "big", signed=True)
+        return [_signed(hashlib.blake2b(data, key=key, digest_size=8).digest()) for key in self._lookup_keys]
+
     def encrypt_bytes(self, data: bytes, about: bytes = b"") -> bytes:
         """The bytes, encrypted under the first key; a random nonce first."""
         nonce = os.urandom(NONCE_BYTES)
@@ -99,6 +117,10 @@ class Encryption:
             return cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], about)
         except (InvalidTag, ValueError):
             raise InvalidCiphertext from None
+
+
+def _signed(digest: bytes) -> int:
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def encryption_of(keys: Sequence[str] | None) -> Encryption | None:

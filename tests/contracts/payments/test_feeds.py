@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.encryption import Encryption
 from paceline.dispatch.stores.sql import SqlQueueStore
 from paceline.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from paceline.slots.model import WindowPolicy
@@ -37,6 +38,7 @@ from paceline_payments.stores.feeds import SqlFeedStore
 from paceline_payments.stores.moves import PaymentFollower
 from paceline_payments.stores.sql import SqlPaymentStore
 from tests.contracts.conftest import slot_store_url
+from tests.contracts.payments.conftest import KEY
 from tests.every_schema import database
 
 HEADER = ",".join(COLUMNS)
@@ -75,16 +77,19 @@ class Bench:
         return [record.payment.payment_id for record in page]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "sqlite encrypted"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    shared = await database(slot_store_url(request.param, request))
-    queue, slots = SqlQueueStore(shared, {ITEM_TYPE: PaymentFollower()}), SqlSlotStore(shared, owns_database=False)
+    kind, _, encrypted = request.param.partition(" ")
+    encryption = Encryption([KEY]) if encrypted else None
+    shared = await database(slot_store_url(kind, request))
+    queue = SqlQueueStore(shared, {ITEM_TYPE: PaymentFollower()}, encryption=encryption)
+    slots = SqlSlotStore(shared, owns_database=False)
     await queue.configure(DispatchConfig(item_type=ITEM_TYPE))
     scheduler = SlotScheduler(slots)
     await scheduler.configure("default", WindowPolicy(100, "PT4S"))
-    payments = SqlPaymentStore(shared)
+    payments = SqlPaymentStore(shared, encryption=encryption)
     intake = PaymentIntake(payments, scheduler)
-    yield Bench(SqlFeedStore(shared), payments, slots, intake, queue)
+    yield Bench(SqlFeedStore(shared, encryption=encryption), payments, slots, intake, queue)
     await intake.close()
     await queue.close()
 

@@ -54,3 +54,25 @@ def test_a_wrong_key_is_refused_and_not_shown(keys: object) -> None:
     with pytest.raises(ConfigurationError, match="encryption_keys") as caught:
         Encryption(keys)  # type: ignore[arg-type]
     assert "short" not in str(caught.value)
+
+
+def test_bytes_are_sealed_like_texts() -> None:
+    before, after = Encryption([OLD]), Encryption([NEW, OLD])
+    sealed = before.seal(b"\x00 DE89370400440532013000", "chunk/1")
+    assert b"DE89370400440532013000" not in sealed
+    assert after.unseal(sealed, "chunk/1") == b"\x00 DE89370400440532013000"
+    assert after.unseal(b"never sealed", "chunk/1") == b"never sealed"
+    with pytest.raises(InvalidCiphertext):
+        after.unseal(sealed, "chunk/2")
+    with pytest.raises(KeyMissing, match=before.key_id):
+        Encryption([NEW]).unseal(sealed, "chunk/1")
+
+
+@pytest.mark.parametrize("number", [0, 1, -(2**63), 2**63 - 1])
+def test_a_number_is_looked_up_by_its_hash_under_each_key(number: int) -> None:
+    before, after = Encryption([OLD]), Encryption([NEW, OLD])
+    (stored,) = before.hashes(number)
+    assert stored not in (number, *Encryption([NEW]).hashes(number))
+    assert after.hashes(number) == [*Encryption([NEW]).hashes(number), stored]
+    assert -(2**63) <= stored < 2**63
+    assert before.hashes(number) == [stored]

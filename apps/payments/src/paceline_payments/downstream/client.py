@@ -25,6 +25,7 @@ from paceline.tracing import Attributes, Span
 from paceline_payments.downstream import outcomes
 from paceline_payments.downstream.connection import DownstreamConnection
 from paceline_payments.downstream.outcomes import Answer, Verdict, next_step, step_after_inquiry
+from paceline_payments.downstream.redaction import without_parties
 from paceline_payments.history import NO_HISTORY, History, Step
 from paceline_payments.model import ID_RULE, Payment, is_sendable
 from paceline_payments.ports import (
@@ -208,7 +209,7 @@ class HttpDownstream:
                 await self._watched(self._pause(max(pause, retry_after)), None)
                 pause = min(2 * pause, LONGEST_PAUSE)
             calls += 1
-            attempt = await self._attempt(key, body, calls, wait, verdicts)
+            attempt = await self._attempt(payment, body, calls, wait, verdicts)
             verdicts.append(attempt.verdict)
             last, reference, retry_after = attempt.reason, attempt.reference, attempt.retry_after
             age = None if history.seconds is None else history.seconds + time.monotonic() - began
@@ -219,7 +220,7 @@ class HttpDownstream:
     async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
         key = payment.payment_id
         try:
-            answer = await self._call("GET", self._connection.inquiry_url(key), key, b"", 1, wait)
+            answer = await self._call("GET", self._connection.inquiry_url(key), payment, b"", 1, wait)
         except _NoAnswer as failure:
             raise DownstreamBusy(f"the inquiry was not answered: {failure}") from failure
         result = outcomes.inquiry_of(answer)
@@ -228,10 +229,11 @@ class HttpDownstream:
         return result
 
     async def _attempt(
-        self, key: str, body: bytes, number: int, wait: float | None, earlier: Sequence[Verdict]
+        self, payment: Payment, body: bytes, number: int, wait: float | None, earlier: Sequence[Verdict]
     ) -> _Attempt:
+        key = payment.payment_id
         try:
-            answer = await self._call("POST", self._connection.payments_url, key, body, number, wait)
+            answer = await self._call("POST", self._connection.payments_url, payment, body, number, wait)
         except Postponed as postponed:
             kind = CallNotSent if number == 1 else NotExecuted
             raise _not_executed(earlier, str(postponed), postponed.pause, kind) from postponed
@@ -260,8 +262,12 @@ class HttpDownstream:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _call(self, method: str, url: str, key: str, body: bytes, attempt: int, wait: float | None) -> Answer:
-        """Makes one call when it is admitted, and reports it to the breaker and the metrics."""
+    async def _call(
+        self, method: str, url: str, payment: Payment, body: bytes, attempt: int, wait: float | None
+    ) -> Answer:
+        """Makes one call when it is admitted, and reports it to the breaker and the metrics. The answer repeats nothing
+        of what the payment says."""
+        key = payment.payment_id
         operation, began = ("pay" if method == "POST" else "inquire"), time.monotonic()
         permit, probe = await self._admitted(wait)
         waited = time.monotonic() - began
@@ -277,7 +283,7 @@ class HttpDownstream:
             raise
         span, departure = self._begin_span(request, operation, key, attempt, waited), _Departure(permit)
         try:
-            answer = await self._send(request, departure)
+            answer = without_parties(await self._send(request, departure), payment)
         except _NoAnswer as failure:
             # A sent request may still arrive, so it keeps its permit for the longest possible call.
             if not failure.was_sent:

@@ -8,21 +8,27 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
+from paceline.dispatch.encryption import Encryption
 from paceline.sql.counting import count_up_to
 from paceline.sql.engine import Database
 from paceline.sql.prefix import begins_with
 from paceline.sql.schema import now as database_clock
 from paceline_payments.feeds.model import Feed, FeedReject, FeedState, Figures, Totals
+from paceline_payments.stores.encrypting import hidden, hidden_bytes, revealed, revealed_bytes
 from paceline_payments.stores.tables import feed, feed_chunk, feed_reject, payment
+
+MAX_REASON = 2000
+"""Characters of a reason that are kept."""
 
 
 class SqlFeedStore:
     """Feeds in SQLite, PostgreSQL or Oracle, in the database that also holds the payments."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, encryption: Encryption | None = None) -> None:
         self._database = database
+        self._encryption = encryption
 
     async def open(
         self, feed_id: str, format: str, name: str | None, config_name: str | None, by: str | None = None
@@ -30,10 +36,10 @@ class SqlFeedStore:
         await self._database.write(_open, feed_id, format, name, config_name, by)
 
     async def stage(self, feed_id: str, number: int, payload: bytes, rejects: Sequence[FeedReject]) -> None:
-        await self._database.write(_stage, feed_id, number, payload, rejects)
+        await self._database.write(_stage, feed_id, number, payload, rejects, self._encryption)
 
     async def drop(self, feed_id: str, reason: str) -> None:
-        await self._database.write(_drop, feed_id, reason)
+        await self._database.write(_drop, feed_id, reason, self._encryption)
 
     async def complete(
         self,
@@ -45,31 +51,36 @@ class SqlFeedStore:
         *,
         hold: bool = False,
     ) -> str:
-        return await self._database.write(_complete, feed_id, digest, figures, name, document, hold)
+        text = hidden(self._encryption, json.dumps(document), "feed", feed_id, "document")
+        return await self._database.write(_complete, feed_id, digest, figures, name, text, hold)
 
     async def release(self, feed_id: str, by: str) -> bool:
         return await self._database.write(_release, feed_id, by)
 
     async def claim(self, runner: str, lease: timedelta, feed_id: str | None = None) -> Feed | None:
-        return await self._database.write(_claim, runner, lease, feed_id)
+        row = await self._database.write(_claim, runner, lease, feed_id)
+        return None if row is None else self._record(row)
 
     async def unclaim(self, feed_id: str, runner: str) -> None:
         await self._database.write(_unclaim, feed_id, runner)
 
     async def chunk(self, feed_id: str, number: int) -> bytes | None:
-        return await self._database.read(_chunk, feed_id, number)
+        payload = await self._database.read(_chunk, feed_id, number)
+        return None if payload is None else revealed_bytes(self._encryption, payload, "chunk", feed_id, number)
 
     async def advance(self, feed_id: str, runner: str, number: int, rejects: Sequence[FeedReject]) -> bool:
-        return await self._database.write(_advance, feed_id, runner, number, rejects)
+        return await self._database.write(_advance, feed_id, runner, number, rejects, self._encryption)
 
     async def finish(self, feed_id: str, runner: str) -> bool:
         return await self._database.write(_finish, feed_id, runner)
 
     async def cancel(self, feed_id: str, reason: str) -> Feed | None:
-        return await self._database.write(_cancel, feed_id, reason)
+        row = await self._database.write(_cancel, feed_id, reason)
+        return None if row is None else self._record(row)
 
     async def find(self, feed_id: str) -> Feed | None:
-        return await self._database.read(_find, feed_id)
+        row = await self._database.read(_find, feed_id)
+        return None if row is None else self._record(row)
 
     async def page(
         self,
@@ -80,7 +91,9 @@ class SqlFeedStore:
         *,
         oldest_first: bool = False,
     ) -> list[Feed]:
-        return await self._database.read(_page, limit, after, state, prefix, oldest_first)
+        return [
+            self._record(row) for row in await self._database.read(_page, limit, after, state, prefix, oldest_first)
+        ]
 
     async def count_matching(self, state: FeedState | None, prefix: str | None, at_most: int) -> int:
         return await self._database.read_aside(_count_matching, state, prefix, at_most)
@@ -89,7 +102,13 @@ class SqlFeedStore:
         return await self._database.write(_prune, before)
 
     async def rejects(self, feed_id: str, after: int, limit: int) -> list[FeedReject]:
-        return await self._database.read(_rejects, feed_id, after, limit)
+        return await self._database.read(_rejects, feed_id, after, limit, self._encryption)
+
+    def _record(self, row: Row[Any]) -> Feed:
+        own = "feed", row.feed_id
+        document = revealed(self._encryption, row.document or "{}", *own, "document")
+        reason = None if row.reason is None else revealed(self._encryption, row.reason, *own, "reason")
+        return _record(row, document if document.startswith("{") else "{}", reason)
 
 
 def _open(
@@ -115,10 +134,18 @@ def _open(
     )
 
 
-def _stage(connection: Connection, feed_id: str, number: int, payload: bytes, rejects: Sequence[FeedReject]) -> None:
+def _stage(
+    connection: Connection,
+    feed_id: str,
+    number: int,
+    payload: bytes,
+    rejects: Sequence[FeedReject],
+    encryption: Encryption | None,
+) -> None:
     _leave_to_next_commit(connection)
-    connection.execute(sa.insert(feed_chunk).values(feed_id=feed_id, chunk=number, payload=payload))
-    _insert_rejects(connection, feed_id, rejects)
+    stored = hidden_bytes(encryption, payload, "chunk", feed_id, number)
+    connection.execute(sa.insert(feed_chunk).values(feed_id=feed_id, chunk=number, payload=stored))
+    _insert_rejects(connection, feed_id, rejects, encryption)
 
 
 def _leave_to_next_commit(connection: Connection) -> None:
@@ -128,19 +155,28 @@ def _leave_to_next_commit(connection: Connection) -> None:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 
 
-def _insert_rejects(connection: Connection, feed_id: str, rejects: Sequence[FeedReject]) -> None:
+def _insert_rejects(
+    connection: Connection, feed_id: str, rejects: Sequence[FeedReject], encryption: Encryption | None
+) -> None:
     if rejects:
         rows = [
-            {"feed_id": feed_id, "line": line, "reason": reason[:2000], "payment_id": payment_id, "raw": raw or " "}
+            {
+                "feed_id": feed_id,
+                "line": line,
+                "reason": hidden(encryption, reason[:MAX_REASON], "reject", feed_id, line, "reason"),
+                "payment_id": payment_id,
+                "raw": hidden(encryption, raw or " ", "reject", feed_id, line, "raw"),
+            }
             for line, reason, payment_id, raw in rejects
         ]
         connection.execute(sa.insert(feed_reject), rows)
 
 
-def _drop(connection: Connection, feed_id: str, reason: str) -> None:
+def _drop(connection: Connection, feed_id: str, reason: str, encryption: Encryption | None) -> None:
+    stored = hidden(encryption, reason[:MAX_REASON], "feed", feed_id, "reason")
     for table in (feed_chunk, feed_reject):
         connection.execute(sa.delete(table).where(table.c.feed_id == feed_id))
-    _change(connection, feed_id, FeedState.RECEIVING, state=FeedState.REFUSED.value, reason=reason)
+    _change(connection, feed_id, FeedState.RECEIVING, state=FeedState.REFUSED.value, reason=stored)
 
 
 def _complete(
@@ -149,7 +185,7 @@ def _complete(
     digest: str,
     figures: Figures,
     name: str | None,
-    document: Mapping[str, str],
+    document: str | None,
     hold: bool,
 ) -> str:
     same = connection.execute(
@@ -174,7 +210,7 @@ def _complete(
         chunks=figures.chunks,
         rejected=figures.rejected,
         planned=json.dumps(figures.totals.amounts()),
-        document=json.dumps(document),
+        document=document,
     )
     return feed_id
 
@@ -187,7 +223,7 @@ def _release(connection: Connection, feed_id: str, by: str) -> bool:
     )
 
 
-def _claim(connection: Connection, runner: str, lease: timedelta, feed_id: str | None) -> Feed | None:
+def _claim(connection: Connection, runner: str, lease: timedelta, feed_id: str | None) -> Row[Any] | None:
     moment = database_clock(connection)
     free = sa.or_(feed.c.runner.is_(None), feed.c.runner == runner, feed.c.seen_at < moment - lease)
     statement = sa.select(feed.c.feed_id).where(feed.c.state == FeedState.ACCEPTING.value, free)
@@ -215,7 +251,14 @@ def _chunk(connection: Connection, feed_id: str, number: int) -> bytes | None:
     return payload
 
 
-def _advance(connection: Connection, feed_id: str, runner: str, number: int, rejects: Sequence[FeedReject]) -> bool:
+def _advance(
+    connection: Connection,
+    feed_id: str,
+    runner: str,
+    number: int,
+    rejects: Sequence[FeedReject],
+    encryption: Encryption | None,
+) -> bool:
     _leave_to_next_commit(connection)
     moment = database_clock(connection)
     done = connection.execute(
@@ -230,7 +273,7 @@ def _advance(connection: Connection, feed_id: str, runner: str, number: int, rej
     )
     if done.rowcount != 1:
         return False
-    _insert_rejects(connection, feed_id, rejects)
+    _insert_rejects(connection, feed_id, rejects, encryption)
     connection.execute(sa.delete(feed_chunk).where(feed_chunk.c.feed_id == feed_id, feed_chunk.c.chunk == number))
     return True
 
@@ -262,7 +305,7 @@ def _brought(connection: Connection, feed_id: str) -> Totals:
     return totals
 
 
-def _cancel(connection: Connection, feed_id: str, reason: str) -> Feed | None:
+def _cancel(connection: Connection, feed_id: str, reason: str) -> Row[Any] | None:
     totals = _brought(connection, feed_id)
     values = {"state": FeedState.CANCELLED.value, "reason": reason, "runner": None}
     figures = {"accepted": sum(totals.count.values()), "totals": json.dumps(totals.amounts())}
@@ -285,9 +328,8 @@ def _change(
     return changed.rowcount == 1
 
 
-def _find(connection: Connection, feed_id: str) -> Feed | None:
-    row = connection.execute(sa.select(feed).where(feed.c.feed_id == feed_id)).one_or_none()
-    return None if row is None else _record(row)
+def _find(connection: Connection, feed_id: str) -> Row[Any] | None:
+    return connection.execute(sa.select(feed).where(feed.c.feed_id == feed_id)).one_or_none()
 
 
 def _page(
@@ -297,7 +339,7 @@ def _page(
     state: FeedState | None,
     prefix: str | None,
     oldest_first: bool,
-) -> list[Feed]:
+) -> Sequence[Row[Any]]:
     created, feed_id = feed.c.created_at, feed.c.feed_id
     order = (created, feed_id) if oldest_first else (created.desc(), feed_id.desc())
     statement = sa.select(feed).where(*_conditions(state, prefix)).order_by(*order).limit(limit)
@@ -309,7 +351,7 @@ def _page(
             statement = statement.where(sa.or_(created > last, sa.and_(created == last, feed_id > after)))
         else:
             statement = statement.where(sa.or_(created < last, sa.and_(created == last, feed_id < after)))
-    return [_record(row) for row in connection.execute(statement)]
+    return connection.execute(statement).all()
 
 
 def _count_matching(connection: Connection, state: FeedState | None, prefix: str | None, at_most: int) -> int:
@@ -342,17 +384,27 @@ def _prune(connection: Connection, before: datetime) -> int:
     return len(old)
 
 
-def _rejects(connection: Connection, feed_id: str, after: int, limit: int) -> list[FeedReject]:
+def _rejects(
+    connection: Connection, feed_id: str, after: int, limit: int, encryption: Encryption | None
+) -> list[FeedReject]:
     rows = connection.execute(
         sa.select(feed_reject.c.line, feed_reject.c.reason, feed_reject.c.payment_id, feed_reject.c.raw)
         .where(feed_reject.c.feed_id == feed_id, feed_reject.c.line > after)
         .order_by(feed_reject.c.line)
         .limit(limit)
     )
-    return [FeedReject(line, reason, payment_id, raw) for line, reason, payment_id, raw in rows]
+    return [
+        FeedReject(
+            line,
+            revealed(encryption, reason, "reject", feed_id, line, "reason"),
+            payment_id,
+            revealed(encryption, raw, "reject", feed_id, line, "raw"),
+        )
+        for line, reason, payment_id, raw in rows
+    ]
 
 
-def _record(row: Any) -> Feed:
+def _record(row: Row[Any], document: str, reason: str | None) -> Feed:
     # A feed's payments are counted when it ends; before that, and for dropped chunks, the totals are unknown.
     is_counted = row.state in (FeedState.DONE.value, FeedState.CANCELLED.value) and row.chunks_done == row.chunks
     return Feed(
@@ -369,10 +421,10 @@ def _record(row: Any) -> Feed:
         max(0, row.records - row.rejected - row.accepted) if is_counted else 0,
         json.loads(row.planned or "{}"),
         json.loads(row.totals or "{}"),
-        row.reason,
+        reason,
         row.created_at,
         row.updated_at,
-        json.loads(row.document or "{}"),
+        json.loads(document),
         row.submitted_by,
         row.released_by,
     )

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from paceline.dispatch.changes import checked_redirection
+from paceline.dispatch.encryption import Encryption
 from paceline.dispatch.model import ItemMove
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import admin_queries
@@ -137,12 +138,14 @@ def move(
     return refused
 
 
-def begin(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+def begin(
+    connection: Connection, payment_ids: Sequence[str], encryption: Encryption | None = None
+) -> dict[str, PaymentRecord]:
     """Marks payments that are SCHEDULED as begun now. Returns all that exist, in their earlier state."""
     records: dict[str, PaymentRecord] = {}
     for some in where_in(connection, payment.c.payment_id, sorted(set(payment_ids))):
         rows = connection.execute(sa.select(payment).where(some).order_by(payment.c.payment_id).with_for_update())
-        records.update((row.payment_id, record(row)) for row in rows)
+        records.update((row.payment_id, record(row, encryption)) for row in rows)
     # Also if it has begun before: a late `withdraw` of an earlier beginning must not undo this one.
     waiting = [payment_id for payment_id, kept in records.items() if kept.status is PaymentStatus.SCHEDULED]
     if waiting:

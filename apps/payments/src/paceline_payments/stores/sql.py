@@ -38,7 +38,7 @@ class SqlPaymentStore:
             self._schedule_many = postgres.schedule
 
     async def find(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
-        return await self._database.read(statements.find, payment_ids)
+        return await self._database.read(statements.find, payment_ids, self._encryption)
 
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return await self._database.read(statements.history, payment_id)
@@ -46,13 +46,15 @@ class SqlPaymentStore:
     async def page(
         self, selection: PaymentFilter, limit: int, after: str | None, *, last_first: bool = False
     ) -> list[PaymentRecord]:
-        return await self._database.read(statements.list_payments, selection, limit, after, last_first)
+        return await self._database.read(
+            statements.list_payments, selection, limit, after, last_first, self._encryption
+        )
 
     async def count_matching(self, selection: PaymentFilter, at_most: int) -> int:
         return await self._database.read_aside(statements.count_matching, selection, at_most)
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
-        return await self._database.read(statements.find_duplicates, queries, within)
+        return await self._database.read(statements.find_duplicates, queries, within, self._encryption)
 
     async def schedule(
         self, payments: Sequence[NewPayment], limits: IntakeLimits | None = None
@@ -63,7 +65,7 @@ class SqlPaymentStore:
     def _schedule(
         self, connection: Connection, payments: Sequence[NewPayment], limits: IntakeLimits | None
     ) -> dict[str, InvalidInput]:
-        refused = {} if limits is None else intake_limits.refusals(connection, payments, limits)
+        refused = {} if limits is None else intake_limits.refusals(connection, payments, limits, self._encryption)
         left = [new for new in payments if new.payment.payment_id not in refused]
         if left:
             self._schedule_many(connection, left, self._encryption, self._key)
@@ -73,7 +75,7 @@ class SqlPaymentStore:
         return await self._database.write(statements.advance, changes, self._key)
 
     async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
-        return await self._database.write(moves.begin, payment_ids)
+        return await self._database.write(moves.begin, payment_ids, self._encryption)
 
     async def withdraw(self, payment_id: str, began: datetime, reason: str | None = None) -> None:
         await self._database.write(moves.withdraw, payment_id, began, reason)

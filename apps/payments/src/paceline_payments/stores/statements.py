@@ -21,7 +21,6 @@ from paceline_payments.currencies import MINOR_UNITS
 from paceline_payments.model import (
     FINAL_STATUSES,
     ITEM_TYPE,
-    Party,
     Payment,
     PaymentAudit,
     PaymentFilter,
@@ -33,6 +32,7 @@ from paceline_payments.model import (
 from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentLoad
 from paceline_payments.rules import account_key
 from paceline_payments.stores import seals
+from paceline_payments.stores.encrypting import lookups, read_said, said_columns
 from paceline_payments.stores.tables import payment, payment_audit
 
 PRUNE_PAGE = 2000
@@ -42,11 +42,13 @@ EXECUTION = "execution"
 """The actor of what the execution finds out."""
 
 
-def find(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+def find(
+    connection: Connection, payment_ids: Sequence[str], encryption: Encryption | None = None
+) -> dict[str, PaymentRecord]:
     records: dict[str, PaymentRecord] = {}
     for some in where_in(connection, payment.c.payment_id, payment_ids):
         rows = connection.execute(sa.select(payment).where(some))
-        records.update((row.payment_id, record(row)) for row in rows)
+        records.update((row.payment_id, record(row, encryption)) for row in rows)
     return records
 
 
@@ -68,14 +70,19 @@ def history(connection: Connection, payment_id: str) -> list[PaymentAudit]:
 
 
 def list_payments(
-    connection: Connection, selection: PaymentFilter, limit: int, after: str | None, last_first: bool = False
+    connection: Connection,
+    selection: PaymentFilter,
+    limit: int,
+    after: str | None,
+    last_first: bool = False,
+    encryption: Encryption | None = None,
 ) -> list[PaymentRecord]:
     key = payment.c.payment_id
     statement = sa.select(payment).where(*conditions(selection)).limit(limit)
     statement = statement.order_by(key.desc() if last_first else key)
     if after is not None:
         statement = statement.where(key < after if last_first else key > after)
-    return [record(row) for row in connection.execute(statement)]
+    return [record(row, encryption) for row in connection.execute(statement)]
 
 
 def count_matching(connection: Connection, selection: PaymentFilter, at_most: int) -> int:
@@ -99,9 +106,14 @@ def conditions(selection: PaymentFilter) -> list[sa.ColumnElement[bool]]:
     return chosen
 
 
-def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
+def find_duplicates(
+    connection: Connection, queries: Sequence[DuplicateQuery], within: timedelta, encryption: Encryption | None = None
+) -> dict[str, str]:
     rows: dict[int, list[tuple[str, datetime]]] = {}
-    for some in where_in(connection, payment.c.fingerprint, sorted({query.fingerprint for query in queries})):
+    asked = {query.fingerprint: lookups(encryption, query.fingerprint) for query in queries}
+    for some in where_in(
+        connection, payment.c.fingerprint, sorted({print_ for all_ in asked.values() for print_ in all_})
+    ):
         matches = connection.execute(
             sa.select(payment.c.fingerprint, payment.c.payment_id, payment.c.execute_at)
             .where(some, payment.c.status != PaymentStatus.CANCELLED.value)
@@ -111,7 +123,8 @@ def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], w
             rows.setdefault(print_, []).append((payment_id, execute_at))
     duplicates: dict[str, str] = {}
     for query in queries:
-        for payment_id, execute_at in rows.get(query.fingerprint, ()):
+        alike = (row for print_ in asked[query.fingerprint] for row in rows.get(print_, ()))
+        for payment_id, execute_at in alike:
             if payment_id != query.payment_id and abs(execute_at - query.execute_at) <= within:
                 duplicates.setdefault(query.payment_id, payment_id)
     return duplicates
@@ -124,7 +137,7 @@ def schedule(
     moment = database_clock(connection)
     rows, audited = [], []
     for new in payments:
-        row, event = _new_row(new, moment), accepted_event(new)
+        row, event = _new_row(new, moment, encryption), accepted_event(new)
         row["seal"] = seals.first_seal(seals.facts_of(row), event, moment, key)
         rows.append(row)
         audited.append(seals.audit_row(event, row["seal"], moment))
@@ -209,18 +222,19 @@ def measure(connection: Connection) -> PaymentLoad:
     return PaymentLoad({status: number for status, (number, _) in rows.items()}, max(timedelta(0), moment - first))
 
 
-def record(row: Row[Any]) -> PaymentRecord:
+def record(row: Row[Any], encryption: Encryption | None = None) -> PaymentRecord:
     """A row as the domain has it."""
+    payer, payee, instruction = read_said(encryption, row)
     return PaymentRecord(
         Payment(
             row.payment_id,
             from_minor(row.amount_minor, row.currency),
             row.currency,
-            Party(row.payer_name, row.payer_iban or "", row.payer_account or ""),
-            Party(row.payee_name, row.payee_iban or "", row.payee_account or ""),
+            payer,
+            payee,
             row.execute_at.astimezone(UTC),
             row.config_name,
-            row.instruction,
+            instruction,
         ),
         Terms(from_minor(row.fee_minor, row.currency), date.fromisoformat(row.value_date)),
         PaymentStatus(row.status),
@@ -248,33 +262,27 @@ def from_minor(minor: int, currency: str) -> str:
     return f"{text[:-digits]}.{text[-digits:]}"
 
 
-def facts_row(new: NewPayment) -> dict[str, Any]:
-    """What a payment says, as columns."""
+def facts_row(new: NewPayment, encryption: Encryption | None = None) -> dict[str, Any]:
+    """What a payment says, as columns. Encrypted, it differs from call to call."""
     source = new.payment
     return {
         "payment_id": source.payment_id,
         "amount_minor": to_minor(source.amount),
         "currency": source.currency,
-        "payer_name": source.payer.name,
-        "payer_iban": source.payer.iban or None,
-        "payer_account": source.payer.account or None,
-        "payee_name": source.payee.name,
-        "payee_iban": source.payee.iban or None,
-        "payee_account": source.payee.account or None,
+        **said_columns(encryption, source),
         "execute_at": source.execute_at,
         "config_name": source.config_name,
-        "instruction": source.instruction,
         "feed_id": new.feed_id,
     }
 
 
-def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
+def _new_row(new: NewPayment, moment: datetime, encryption: Encryption | None) -> dict[str, Any]:
     return {
-        **facts_row(new),
+        **facts_row(new, encryption),
         "fee_minor": to_minor(new.terms.fee),
         "value_date": new.terms.value_date.isoformat(),
-        "fingerprint": new.fingerprint,
-        "payer_key": account_key(new.payment.payer.number),
+        "fingerprint": lookups(encryption, new.fingerprint)[0],
+        "payer_key": lookups(encryption, account_key(new.payment.payer.number))[0],
         "status": PaymentStatus.SCHEDULED.value,
         "scheduled_at": new.scheduled_time,
         "created_at": moment,

@@ -14,10 +14,10 @@ payment = sa.Table(
     sa.Column("payment_id", sa.String(128), primary_key=True),
     sa.Column("amount_minor", sa.BigInteger, nullable=False),
     sa.Column("currency", sa.String(3), nullable=False),
-    sa.Column("payer_name", sa.String(140), nullable=False),
+    sa.Column("payer_name", sa.String(140)),
     sa.Column("payer_iban", sa.String(34)),
     sa.Column("payer_account", sa.String(34)),
-    sa.Column("payee_name", sa.String(140), nullable=False),
+    sa.Column("payee_name", sa.String(140)),
     sa.Column("payee_iban", sa.String(34)),
     sa.Column("payee_account", sa.String(34)),
     sa.Column("execute_at", Instant, nullable=False),
@@ -40,7 +40,10 @@ payment = sa.Table(
     sa.Index("paceline_payment_fingerprint_ix", "fingerprint"),
     sa.Index("paceline_payment_feed_ix", "feed_id", "payment_id"),
     sa.Index("paceline_payment_payer_ix", "payer_key", "value_date"),
-    info={"about": "One row per payment. fingerprint is equal for equal payments, payer_key for equal payers."},
+    info={
+        "about": "One row per payment. fingerprint is equal for equal payments, payer_key for equal payers. With "
+        "encryption keys both are keyed, and parties and instruction are one text in instruction."
+    },
 )
 
 payment_audit = sa.Table(
@@ -77,7 +80,7 @@ feed = sa.Table(
     sa.Column("planned", sa.Text),
     sa.Column("totals", sa.Text),
     sa.Column("document", sa.Text),
-    sa.Column("reason", sa.String(2000)),
+    sa.Column("reason", sa.Text),
     sa.Column("submitted_by", sa.String(255)),
     sa.Column("released_by", sa.String(255)),
     sa.Column("runner", sa.String(32)),
@@ -101,7 +104,7 @@ feed_reject = sa.Table(
     metadata,
     sa.Column("feed_id", sa.String(64), primary_key=True),
     sa.Column("line", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("reason", sa.String(2000), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
     sa.Column("payment_id", sa.String(255)),
     sa.Column("raw", sa.Text, nullable=False),
     info={"about": "Rejected records, as received, and the reason."},

@@ -237,7 +237,7 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 
 async def _feed_store(settings: Settings, stack: AsyncExitStack) -> SqlFeedStore:
-    return SqlFeedStore(await _database(settings, stack))
+    return SqlFeedStore(await _database(settings, stack), encryption=queue_encryption(settings))
 
 
 async def _reconciliation_store(settings: Settings, stack: AsyncExitStack) -> ReconciliationStore:
