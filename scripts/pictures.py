@@ -80,7 +80,7 @@ def fill(http: httpx.Client) -> None:
 
 
 def overview(page: Page) -> None:
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
     page.wait_for_timeout(4500)  # until the rates of the last seconds are drawn
 
 
@@ -102,7 +102,7 @@ def listed(page: Page) -> None:
 
 
 PICTURES: dict[str, tuple[str, Callable[[Page], None]]] = {
-    "console-overview": ("overview", overview),
+    "console-overview": ("now", overview),
     "console-change": ("configs/default", change),
     "console-dead-letters": ("dispatch/INVOICE?status=DEAD_LETTER", dead_letters),
     "console-search": ("search?q=pay-00", listed),

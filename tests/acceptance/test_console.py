@@ -43,7 +43,7 @@ window.EventSource = class extends EventSource {
 }
 """
 PAGES = (
-    *("overview", "charts", "slots", "configs", "replan", "limits", "dispatch", "periodic", "workers"),
+    *("now", "charts", "slots", "configs", "replan", "limits", "dispatch", "periodic", "workers"),
     *("payments", "feeds", "notifications", "messages", "audit"),
 )
 
@@ -107,7 +107,7 @@ def test_a_token_logs_in_and_is_kept_nowhere_a_script_could_read_it(own_page: Pa
     expect(own_page.get_by_text("no token of this service")).to_be_visible()
     token.fill(console.tokens["operator"])
     token.press("Enter")
-    expect(own_page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(own_page.get_by_role("heading", name="Now")).to_be_visible()
     kept = own_page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
     assert kept == f'[{{}},{{}},"","{console.service.url}/"]'
     cookie = own_page.context.cookies()[0]
@@ -253,7 +253,7 @@ def test_a_limit_is_tried_changed_and_recorded(page: Page, console: Console) -> 
     page.get_by_role("button", name="Make it the active version").click()
     agree(page, "Change it")
     expect(page.locator("#banner")).to_contain_text("windowSize")
-    page.get_by_role("link", name="Audit").click()
+    page.get_by_role("link", name="Admin").click()
     entry = page.get_by_role("table", name="Changes").get_by_role("row").filter(has_text="rate-limit/config")
     expect(entry.nth(0)).to_contain_text("400")
     expect(entry.nth(1)).to_contain_text("operator")
@@ -426,7 +426,7 @@ def test_without_tokens_there_is_nothing_to_log_in_to(browser: Browser, service:
     context = browser.new_context(base_url=service.url)
     page = context.new_page()
     page.goto("/")
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
     expect(page.get_by_text("no login needed")).to_be_visible()
     # On an empty installation each page shows that, and names a command to try.
     for name in ("slots", "dispatch/PAYMENT", "dispatch/PAYMENT/lanes", "periodic", "payments", "feeds", "messages"):

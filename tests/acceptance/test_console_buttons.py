@@ -73,7 +73,7 @@ class Press(NamedTuple):
 
 
 ROUTES = (
-    "overview",
+    "now",
     "charts",
     "slots",
     "slots/default/e-1",
@@ -170,7 +170,7 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"periodic\|Run report now": lambda http: (
         "report@trigger" in http.get("/admin/dispatch/JOB/items?prefix=report").text
     ),
-    r"overview\|Log out": lambda http: True,
+    r"now\|Log out": lambda http: True,
 }
 """What is true of the API after a press that makes more than a GET. There is an entry for each such control."""
 
@@ -348,7 +348,7 @@ def pressed() -> set[tuple[str, str, str | None]]:
 def test_every_control_of_a_page_does_something(
     page: Page, console: Console, route: str, pressed: set[tuple[str, str, str | None]]
 ) -> None:
-    scope = ONCE if route == "overview" else IN_PAGE
+    scope = ONCE if route == "now" else IN_PAGE
     with console.api() as http:
         stock(console, http)
         show(page, route)

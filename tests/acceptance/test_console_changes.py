@@ -270,7 +270,7 @@ def test_a_control_is_off_until_its_call_has_ended(page: Page, console: Console,
     page.evaluate(REFRESH)
     expect(page.get_by_text("every P2D")).to_be_visible()
     expect(run).to_be_disabled()
-    page.goto("./#/overview")
+    page.goto("./#/now")
     page.goto("./#/periodic")
     expect(run).to_be_disabled()
     expect(page.get_by_role("button", name="Run a-row-more now")).to_be_enabled()

@@ -41,7 +41,7 @@ CHANGES = (
     ("dispatch/JOB/item/a-dead", "Requeue"),
     ("dispatch/JOB/item/a-dead", "Discard"),
     ("payments/pay-1", "Cancel this payment"),
-    ("overview", "Log out"),
+    ("now", "Log out"),
 )
 
 

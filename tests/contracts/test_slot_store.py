@@ -458,3 +458,21 @@ async def test_a_time_after_the_last_one_does_not_talk_of_a_horizon(slots: SlotS
     assert isinstance(refused, SlotsExhausted)
     assert refused.earliest is None
     assert "horizon" not in str(refused)
+
+
+async def test_configs_are_searched_and_paged_by_name(slots: SlotStore) -> None:
+    policy = WindowPolicy(max_per_window=5, window="PT1S")
+    for name in ("shop-b", "Shop-a", "bank", "shop-c"):
+        await slots.configure(name, policy)
+    await slots.configure("bank", WindowPolicy(max_per_window=6, window="PT1S"))
+    assert [version.name for version in await slots.search_configs("", None, 9)] == [
+        "Shop-a",
+        "bank",
+        "shop-b",
+        "shop-c",
+    ]
+    assert [version.name for version in await slots.search_configs("SHOP", None, 2)] == ["Shop-a", "shop-b"]
+    assert [version.name for version in await slots.search_configs("SHOP", "shop-b", 2)] == ["shop-c"]
+    (bank,) = await slots.search_configs("an", None, 9)
+    assert (bank.version, bank.policy.max_per_window) == (2, 6)
+    assert await slots.search_configs("nothing", None, 9) == []

@@ -486,6 +486,11 @@ class MemoryQueueStore:
             seconds(begun),
             Counter((at - EPOCH) // timedelta(microseconds=1) for at in begun if at is not None and at >= since),
             seconds(item.completed_at for item in items if item.status is Status.COMPLETED),
+            Counter(
+                (item.completed_at - EPOCH) // timedelta(microseconds=1)
+                for item in items
+                if item.status is Status.COMPLETED and item.completed_at is not None and item.completed_at >= since
+            ),
             seconds(one.ended_at for one in tried),
             seconds(item.updated_at for item in items if item.status is Status.DEAD_LETTER),
             seconds(item.completed_at for item in items if item.status is Status.CANCELLED),

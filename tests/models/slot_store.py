@@ -17,7 +17,7 @@ from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, Slo
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of
 from paceline.slots.impact import WindowGroup, windows_ahead
-from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory
+from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory, config_page
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from paceline.slots.ports import LockHolder, PruneResult
@@ -150,6 +150,9 @@ class MemorySlotStore:
     async def configs(self, *, following: bool = False) -> list[PolicyVersion]:
         active = [self._configs[name].active for name in sorted(self._configs)]
         return [version for version in active if version.policy.follow is not None or not following]
+
+    async def search_configs(self, search: str, after: str | None, limit: int) -> list[PolicyVersion]:
+        return [self._configs[name].active for name in config_page(self._configs, search, after, limit)]
 
     async def book(
         self,

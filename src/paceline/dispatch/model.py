@@ -495,7 +495,7 @@ class QueueStats:
 
 class QueueHistory(NamedTuple):
     """What happened to one item type's items of late, and when those that wait are due. Times are whole seconds since
-    1970, except for `instants`."""
+    1970, except for `instants` and `ends`."""
 
     until: datetime
     """When it was read, by the store's clock."""
@@ -507,6 +507,8 @@ class QueueHistory(NamedTuple):
     """The last 100,000 instants at which executions began, in microseconds since 1970."""
     done: Mapping[int, int]
     """Items that were completed."""
+    ends: Mapping[int, int]
+    """The last 100,000 instants at which items were completed, in microseconds since 1970."""
     failed: Mapping[int, int]
     """Attempts that ended without success."""
     dead: Mapping[int, int]

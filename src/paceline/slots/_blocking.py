@@ -112,6 +112,15 @@ class BlockingSlotScheduler(BackgroundScheduler):
         """The active version of every config, by name; with `following`, of those that follow a downstream."""
         return self._run(lambda scheduler: scheduler.configs(following=following))
 
+    def search_configs(self, search: str = "", *, after: str | None = None, limit: int = 100) -> list[PolicyVersion]:
+        """A page of the active versions of configs whose names hold a text, whatever its case, by name. `after` is the
+        last name of the page before.
+
+        Raises:
+            InvalidInput: the limit is not from 1 to 1000.
+        """
+        return self._run(lambda scheduler: scheduler.search_configs(search, after=after, limit=limit))
+
     def assign(
         self,
         event_id: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -132,6 +132,13 @@ class SlotHistory(NamedTuple):
     """The last 100,000 instants of those, in microseconds since 1970."""
     booked: Mapping[int, int]
     """Slots to come."""
+
+
+def config_page(names: Iterable[str], search: str, after: str | None, limit: int) -> list[str]:
+    """The names that hold a text, whatever its case, past the name `after`, in order."""
+    wanted = search.casefold()
+    page = sorted(name for name in names if wanted in name.casefold() and (after is None or name > after))
+    return page[:limit]
 
 
 class Cancellation(NamedTuple):

@@ -79,6 +79,10 @@ class SlotStore(Protocol):
         """The active version of every config, by name; or of those that follow a downstream."""
         ...
 
+    async def search_configs(self, search: str, after: str | None, limit: int) -> list[PolicyVersion]:
+        """The active versions of the configs whose names hold a text, past the name `after`, by name."""
+        ...
+
     async def book(
         self,
         names: str | Sequence[str],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 from datetime import datetime
 
@@ -76,7 +77,7 @@ async def _top(settings: Settings, *, every: float | None, as_json: bool) -> Non
 
 
 def lines(flows: list[Flow], width: int) -> list[str]:
-    """The table, and a picture of each queue that moves: what arrived above what began, second by second."""
+    """The table, and a picture of each queue that moves: what arrived above what was done, second by second."""
     shown = [*table(COLUMNS, [_row(FlowNow.of_flow(flow)) for flow in flows], width=width)]
     for flow in flows:
         if any(flow.arrived.counts[-SHOWN_SECONDS:]) or flow.waiting or flow.running:
@@ -87,19 +88,20 @@ def lines(flows: list[Flow], width: int) -> list[str]:
 def _picture(flow: Flow, width: int) -> list[str]:
     columns = max(10, width - 16)
     each = -(-SHOWN_SECONDS // columns)
-    arrived, begun = (
+    arrived, done = (
         [max(line.counts[at : at + each]) for at in range(SECONDS - each * columns, SECONDS, each)]
-        for line in (flow.arrived, flow.begun)
+        for line in (flow.arrived, flow.done)
     )
-    scale = max([*arrived, *begun, flow.limit or 0, 1])
+    # As high as the limit, so that one burst does not flatten the rest.
+    scale = max([*done, 1, *(arrived if flow.limit is None else [flow.limit])])
     limit = "no limit known" if flow.limit is None else f"limit {flow.limit:g}/s"
     title = f"{flow.name}: {flow.waiting:,} wait, {limit}, peak {flow.peak}/s"
-    bars = [("arrived", arrived, "dim"), ("begun", begun, "green")]
+    bars = [("arrived", arrived, "dim"), ("done", done, "green")]
     return panel(title, [f"{name:<8} {coloured(_bar(counts, scale), colour)}" for name, counts, colour in bars], width)
 
 
 def _bar(counts: list[int], scale: float) -> str:
-    return "".join(LEVELS[min(8, -(-count * 8 // int(-(-scale // 1))))] for count in counts)
+    return "".join(LEVELS[min(8, math.ceil(count * 8 / scale))] for count in counts)
 
 
 def _row(flow: FlowNow) -> list[str]:

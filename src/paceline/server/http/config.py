@@ -9,12 +9,13 @@ from fastapi import Request, Response
 
 from paceline.errors import InvalidInput
 from paceline.server.http.body import read_object
-from paceline.server.http.parameters import api_router, json_body, query
+from paceline.server.http.parameters import WholeNumber, api_router, json_body, query
 from paceline.server.http.problem import documented, invalid
 from paceline.server.http.raw_routes import json_response
 from paceline.server.http.services import services_of
 from paceline.server.shapes.config import Config, ConfigRequest, Configs, Flushed, History
 from paceline.server.shapes.members import CONFIG_NAME
+from paceline.slots.listing import MOST_LISTED
 from paceline.slots.model import checked_name
 
 router = api_router("/admin/rate-limit", "config")
@@ -25,6 +26,9 @@ IF_MATCH = {"type": "string", "pattern": r'^(\*|"[0-9]{1,9}"(, ?"[0-9]{1,9}")*)$
 IF_MATCH_MEANS = (
     "The version that you have seen, as the field `ETag` has it; 412 if another one is active. A dry run has no `ETag`."
 )
+SEARCH = query("search", {"type": "string", "maxLength": 128, "description": "What their names hold."})
+CURSOR = query("cursor", CONFIG_NAME | {"description": "`next` of the page before."})
+LIMIT = WholeNumber("limit", 1, 1000, description="By default all; with another parameter 1000.")
 NAME = query("name", CONFIG_NAME | {"description": "By default the service's default config."})
 
 
@@ -84,11 +88,24 @@ async def configure(request: Request) -> Response:
     return json_response(config) if change.dry_run else _tagged(config)
 
 
-@router.get("/configs", summary="List the configs", response_model=Configs)
+@router.get(
+    "/configs",
+    summary="List and search the configs",
+    response_model=Configs,
+    responses=documented(400),
+    openapi_extra={"parameters": [SEARCH, LIMIT.document(), CURSOR]},
+)
 async def show_all(request: Request) -> Response:
-    """The active version of every config, by name."""
-    versions = await services_of(request).slots.configs()
-    return json_response(Configs(configs=[Config.of_version(version) for version in versions]))
+    """The active versions of configs, by name: all of them, or with any parameter a page."""
+    given, limit = request.query_params, LIMIT.find(request)
+    slots = services_of(request).slots
+    if limit is None and not given:
+        versions = await slots.configs()
+    else:
+        limit = limit or MOST_LISTED
+        versions = await slots.search_configs(given.get("search", ""), after=given.get("cursor"), limit=limit)
+    following = versions[-1].name if limit is not None and len(versions) == limit else None
+    return json_response(Configs(configs=[Config.of_version(version) for version in versions], next=following))
 
 
 @router.get(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from paceline.clock import uptime
@@ -12,6 +13,7 @@ from paceline.server.rollups.history import RANGES, History, Number, numbers, st
 from paceline.server.rollups.model import COARSE, GAUGES, MINUTE, Counts, Period, merge
 from paceline.server.rollups.ports import RollupStore
 from paceline.server.rollups.recorder import Recorder
+from paceline.server.shared_reads import SharedReads
 
 CACHE_SECONDS = 10.0
 """Processes write once per minute: reading more often shows nothing new."""
@@ -34,6 +36,7 @@ class RollupReader:
         self._clock = clock
         self._cached: dict[tuple[int, int], _CacheEntry] = {}
         self._reading = asyncio.Lock()
+        self._minutes: SharedReads[dict[Period, Counts]] = SharedReads(clock)
 
     async def history(self, seconds: int) -> History:
         """The last so many seconds.
@@ -50,9 +53,9 @@ class RollupReader:
         Raises:
             StoreUnavailable: the store did not answer.
         """
-        now = self._recorder.now
-        since = datetime.fromtimestamp(Period.of(MINUTE, now - RANGES["P1D"]).start, UTC)
-        periods = await self._store.minutes(label, since)
+        since = datetime.fromtimestamp(Period.of(MINUTE, self._recorder.now - RANGES["P1D"]).start, UTC)
+        stored = await self._minutes.get(label, partial(self._store.minutes, label, since))
+        periods = {period: dict(counts) for period, counts in stored.items()}
         for period, counts in self._recorder.unwritten(MINUTE).items():
             mine = {key: value for key, value in counts.items() if key.label == label and key.series in GAUGES}
             merge(periods.setdefault(period, {}), mine)

@@ -186,9 +186,10 @@ class Config(Shape):
 
 
 class Configs(Shape):
-    """The active version of every config, by name."""
+    """The active versions of configs, by name."""
 
     configs: list[Config]
+    next: Annotated[str | None, Field(description="The cursor of the next page; null if this is the last.")] = None
 
 
 class History(Shape):

@@ -14,6 +14,7 @@ from paceline.dispatch.model import QueueStats
 from paceline.server.rollups import model
 from paceline.server.rollups.history import History
 from paceline.server.shapes.dispatch import QueueStatsShown
+from paceline.server.shapes.flow import FlowShown
 from paceline.server.shapes.forecast import ForecastShown
 from paceline.server.shapes.health import Check
 from paceline.server.shapes.shape import Instant, Shape
@@ -50,9 +51,13 @@ class OverviewShown(Shape):
     numbers: list[NumberShown] | None
     queues: list[QueueShown] | None
     windows: Annotated[ForecastShown | None, Field(description="The next windows of the default config.")]
+    flow: Annotated[
+        FlowShown | None,
+        Field(description="Of the queue with most that is late, or else waits; without minutes and marks."),
+    ]
 
 
-PARTS = ("checks", "numbers", "queues", "windows")
+PARTS = ("checks", "numbers", "queues", "windows", "flow")
 """The parts of an overview; its version has one text per part, in this order, between dots."""
 UNSTABLE = {"requested_time", "delays", "drain", "peaks", "windows", "last_window", "drained_by"}
 """Members of a forecast that change with every read, and are not shown."""

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from paceline.errors import Conflict
+from paceline.slots.listing import config_page
 from paceline.slots.model import PolicyVersion, WindowPolicy
 from paceline.slots.stores.tables import slot_config, slot_policy
 from paceline.sql.in_lists import where_in
@@ -42,6 +43,16 @@ def configs(connection: Connection, following: bool = False) -> list[PolicyVersi
         query = query.where(slot_policy.c.policy.like('%"follow": "%'))  # thousands of others are not read
     rows = connection.execute(query)
     # Sorted here: databases order text by different collations.
+    return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
+
+
+def search_configs(connection: Connection, search: str, after: str | None, limit: int) -> list[PolicyVersion]:
+    """The active versions of a page of configs. The names are few bytes each; only the page's policies are read."""
+    names = config_page(connection.execute(sa.select(slot_config.c.name)).scalars(), search, after, limit)
+    active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
+    page = sa.select(slot_policy).join(slot_config, active)
+    conditions = where_in(connection, slot_config.c.name, names)
+    rows = [row for condition in conditions for row in connection.execute(page.where(condition))]
     return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
 
 

@@ -123,6 +123,9 @@ class SqlSlotStore:
     async def configs(self, *, following: bool = False) -> list[PolicyVersion]:
         return await self._database.read(policies.configs, following)
 
+    async def search_configs(self, search: str, after: str | None, limit: int) -> list[PolicyVersion]:
+        return await self._database.read(policies.search_configs, search, after, limit)
+
     async def book(
         self,
         names: str | Sequence[str],

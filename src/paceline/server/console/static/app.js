@@ -10,7 +10,7 @@ import {charts} from './history.js'
 import {limits} from './limits.js'
 import {follow, forgive, streams} from './live.js'
 import {loginPage} from './login.js'
-import {overview} from './overview.js'
+import {now} from './now.js'
 import {periodic} from './periodic.js'
 import {addPlaces} from './places.js'
 import {Reads} from './reads.js'
@@ -20,8 +20,16 @@ import {slots} from './slots.js'
 import {clock} from './words.js'
 import {workers} from './workers.js'
 
-const PAGES = {overview, charts, slots, configs, replan, limits, dispatch, periodic, workers}
+const PAGES = {now, configs, slots, replan, limits, dispatch, charts, periodic, workers}
 const LAST = {audit, search}
+/** The five places, and the pages of each; those of applications are added to Apps. */
+const PLACES = {
+  Now: ['now'],
+  Limits: ['configs', 'slots', 'replan', 'limits'],
+  Work: ['dispatch', 'charts', 'periodic', 'workers'],
+  Apps: [],
+  Admin: ['audit'],
+}
 const RETRY_MS = 3000
 const READ_MS = 10_000 // so long a banner about a change without an answer stays, to be read
 
@@ -84,12 +92,31 @@ async function troubled(error, {retries = false} = {}) {
 
 const whose = () => `you are logged in as ${session.name}, whose scopes are: ${session.scopes.join(', ')}.`
 
+/** The five places, and the pages of the one that is shown. */
 function tabs(active) {
+  const [, shown] = Object.entries(PLACES).find(([, names]) => names.includes(active)) ?? ['', []]
+  update(
+    at('places'),
+    Object.entries(PLACES).map(([place, names]) => {
+      const first = names.find(name => mayOpen(PAGES[name])) ?? names[0]
+      if (!first) return null
+      return h(
+        'li',
+        {},
+        h(
+          'a',
+          {href: `#/${first}`, 'aria-current': names === shown ? 'true' : null, 'data-key': `place ${place}`},
+          place,
+        ),
+      )
+    }),
+  )
+  at('pages').hidden = shown.length < 2
   update(
     at('tabs'),
-    Object.entries(PAGES).map(([name, page]) => {
-      if (page.hidden) return null
-      const locked = page.needs && !may(page.needs)
+    shown.map(name => {
+      const page = PAGES[name]
+      const locked = !mayOpen(page)
       return h(
         'li',
         {},
@@ -107,8 +134,11 @@ function tabs(active) {
       )
     }),
   )
-  document.querySelector('#tabs [aria-current]')?.scrollIntoView({block: 'nearest', inline: 'nearest'})
+  for (const current of document.querySelectorAll('nav [aria-current]'))
+    current.scrollIntoView({block: 'nearest', inline: 'nearest'})
 }
+
+const mayOpen = page => !page.needs || may(page.needs)
 
 function who() {
   if (!session.name || !session.loginRequired) {
@@ -146,7 +176,7 @@ function who() {
 function route() {
   const {parts, query} = parsed(location.hash)
   const [name, ...rest] = parts
-  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest, query]
+  return [Object.hasOwn(PAGES, name) ? name : 'now', rest, query]
 }
 
 function open() {
@@ -278,7 +308,9 @@ async function begin() {
   }
   banner('')
   if (session.name) return open()
+  show(at('places'))
   show(at('tabs'))
+  at('pages').hidden = true
   show(at('who'))
   show(at('pulse'))
   at('search').hidden = true
@@ -290,7 +322,10 @@ async function begin() {
 async function addPages() {
   for (const script of await get('/console/pages')) {
     for (const [name, page] of Object.entries(await import(`./${script}`))) {
-      if (page.title) PAGES[name] = page
+      if (page.title) {
+        PAGES[name] = page
+        PLACES.Apps.push(name)
+      }
       addPlaces(page)
     }
   }

@@ -3,8 +3,12 @@
 import {call, get, Problem, query} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, field, form, h, input, jsonArea, link, say, select, show, table, update} from './dom.js'
+import {chosen, filterForm, isNarrowed, pager} from './list.js'
 import {changedMeanwhile, existsAlready} from './standing.js'
 import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
+
+const PAGE = 50
+const FILTERS = [{name: 'search', label: 'Search for', maxlength: 128}]
 
 /** Makes a config, or the version after `active`. Status 412 is an answer: there is one, or it is at another version. */
 function post(config, active) {
@@ -16,9 +20,15 @@ function post(config, active) {
 export const configs = {
   title: 'Configs',
   needs: 'admin',
-  open(root, shell, [name = '']) {
+  open(root, shell, [name = ''], filter) {
     const [list, editor, past] = [h('div'), h('div'), h('div')]
-    show(root, h('h1', {}, 'Configs'), card('Active', list, link('New config', 'configs', '')), editor, past)
+    show(
+      root,
+      h('h1', {}, 'Configs'),
+      card('Active', filterForm(shell, ['configs', name], filter, FILTERS), list, link('New config', 'configs', '')),
+      editor,
+      past,
+    )
     let edited
     let version // the one that is edited
     let saving = false
@@ -145,8 +155,9 @@ export const configs = {
     return {
       every: 5000,
       async refresh(read) {
-        const [{configs: all}, {versions}] = await Promise.all([
-          read('/admin/rate-limit/configs'),
+        const asked = {...chosen(filter, FILTERS), cursor: filter.cursor, limit: PAGE}
+        const [{configs: page, next}, {versions}] = await Promise.all([
+          read(query('/admin/rate-limit/configs', asked)),
           name ? versionsOf(read, name) : {versions: []},
         ])
         update(
@@ -164,8 +175,8 @@ export const configs = {
               'Horizon',
               'Since',
             ],
-            all.map(each => [
-              link(each.configName, 'configs', each.configName),
+            page.map(each => [
+              link(each.configName, 'configs', each.configName, filter),
               each.version,
               count(each.maxPerWindow),
               spanOf(each.windowSize),
@@ -175,9 +186,11 @@ export const configs = {
               spanOf(each.maxDelay),
               moment(each.createdAt),
             ]),
+            isNarrowed(filter, FILTERS) || filter.cursor ? 'No config matches.' : 'There is no config.',
           ),
+          pager(['configs', name], filter, next),
         )
-        const active = all.find(each => each.configName === name)
+        const active = versions.find(each => each.active)
         if (edited !== name) edit(active)
         // What is read may also be older for a moment: another process answers.
         else if (active && active.version > version && !saving) outrun()

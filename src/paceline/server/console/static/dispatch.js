@@ -4,6 +4,7 @@ import {address} from './address.js'
 import {query as asQuery, call, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, h, link, show, update} from './dom.js'
+import {flowPicture} from './flow_picture.js'
 import {itemView} from './item.js'
 import {listView} from './items.js'
 import {laneView} from './lanes.js'
@@ -14,8 +15,9 @@ export const dispatch = {
   title: 'Dispatch',
   needs: 'admin',
   open(root, shell, [type = '', part = '', ...rest], query) {
-    const [types, body] = [h('div', {class: 'tiles'}), h('div')]
-    show(root, h('h1', {}, 'Dispatch'), types, body)
+    const [types, picture, body] = [h('div', {class: 'tiles'}), h('div'), h('div')]
+    const flows = type && !['item', 'lanes'].includes(part)
+    show(root, h('h1', {}, 'Dispatch'), types, picture, body)
     // An older form of address has the status as a part of it.
     const filtered = STATUSES.includes(part) ? {status: part, ...query} : query
     const view = !type
@@ -63,11 +65,16 @@ export const dispatch = {
       )
     }
 
+    async function showFlow(read) {
+      const flow = await read(asQuery('/admin/flow', {itemType: type}))
+      update(picture, h('section', {class: 'card', 'aria-label': `The flow of ${type}`}, flowPicture(flow)))
+    }
+
     return {
       every: 2500,
       refresh(read) {
         const known = read(asQuery(BASE, {stats: 'true'}))
-        return Promise.all([showTypes(known), view?.(read, known)])
+        return Promise.all([showTypes(known), view?.(read, known), flows && showFlow(read)])
       },
     }
   },
@@ -104,9 +111,9 @@ function tile(config, stats, active, turn) {
     h(
       'small',
       {},
-      `${count(stats.inFlight)} in flight · ${count(stats.workers)} ${stats.workers === 1 ? 'worker' : 'workers'}`,
+      `${count(stats.held)} held · ${count(stats.inFlight)} run · ${count(stats.workers)} ${stats.workers === 1 ? 'worker' : 'workers'}`,
     ),
-    h('small', {}, late === null ? 'nothing is due' : `the oldest due item is late by ${span(late * 1000)}`),
+    h('small', {}, late === null ? 'nothing is late' : `${count(stats.late)} late, the first by ${span(late * 1000)}`),
     button(config.enabled ? 'Stop dispatching' : 'Start dispatching', () => turn(config), {
       kind: config.enabled ? 'danger' : 'main',
       'aria-label': `${config.enabled ? 'Stop' : 'Start'} dispatching ${config.itemType}`,

@@ -107,7 +107,7 @@ export const charts = {
 
     function draw() {
       const {times, stepSeconds, configs, plans, queues, downstream, configNames, planNames, itemTypes} = data
-      if (!itemTypes.includes(state.queue)) state.queue = itemTypes[0] ?? ALL
+      if (!itemTypes.includes(state.queue)) state.queue = busiest(queues) ?? itemTypes[0] ?? ALL
       const chosen = queues.find(each => each.itemType === state.queue)
       selection(0, 'config', 'Config', configNames, 'All configs')
       selection(1, 'plan', 'Plan', planNames, 'All plans')
@@ -176,6 +176,14 @@ export const charts = {
     }
   },
 }
+
+/** The item type that executed most in these times. */
+function busiest(queues) {
+  const executed = queues.map(each => [sum(each.completed) + sum(each.failed), each.itemType])
+  return executed.filter(([many]) => many).sort(([one], [other]) => other - one)[0]?.[1]
+}
+
+const sum = values => values.reduce((total, value) => total + (value ?? 0), 0)
 
 /** The backlog so far and, from now on, what is planned: one line each over the same times. */
 function withAhead(times, queue) {

@@ -27,9 +27,15 @@ export function slotList(shell, parts, query) {
   return {
     element: card('Slots', filterForm(shell, parts, query, FILTERS), list),
     async refresh(read) {
-      const given = {...chosen(query, FILTERS), sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
+      const given = {
+        ...chosen(query, FILTERS),
+        sort: query.sort ?? '-scheduledTime',
+        cursor: query.cursor,
+        limit: PAGE,
+        total: 'true',
+      }
       const {slots, next, total} = await read(asQuery('/api/v1/slots', given))
-      const runsAt = sortHeading('Runs at', 'scheduledTime', parts, query, {first: 'scheduledTime'})
+      const runsAt = sortHeading('Runs at', 'scheduledTime', parts, query, {first: '-scheduledTime'})
       update(
         list,
         totalOf(total, 'slot matches.', 'slots match.'),

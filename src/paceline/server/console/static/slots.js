@@ -7,6 +7,8 @@ import {slotDetail} from './slot_detail.js'
 import {slotList} from './slot_list.js'
 import {count, instant, localTime, moment, span, ZONE} from './words.js'
 
+const OFFERED = 200 // names that are offered while one is typed
+
 export const slots = {
   title: 'Slots',
   needs: 'read',
@@ -64,7 +66,7 @@ export const slots = {
         const asked = {configName: wanted, events: filter.events ?? 1, at: filter.at}
         const [forecast, known] = await Promise.all([
           read(query('/api/v1/forecast', asked)),
-          shell.may('admin') ? read('/admin/rate-limit/configs') : {configs: []},
+          shell.may('admin') ? read(query('/admin/rate-limit/configs', {limit: OFFERED})) : {configs: []},
           list.refresh(read),
         ])
         update(

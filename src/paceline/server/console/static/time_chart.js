@@ -48,7 +48,13 @@ export class TimeChart {
       this.canvas,
       this.words,
     ])
-    new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(this.canvas)
+    // In the next frame: a size that changes while sizes are observed is an error of the window.
+    new ResizeObserver(() => requestAnimationFrame(() => this.#resize())).observe(this.canvas)
+  }
+
+  #resize() {
+    const {width} = this.#size()
+    if (this.#plot && this.#plot.width !== width) this.#plot.setSize(this.#size())
   }
 
   #size = () => ({width: Math.max(200, this.canvas.clientWidth), height: HEIGHT})

@@ -15,7 +15,13 @@ const FILTERS = [
   {name: 'prefix', label: 'Id or name begins with', maxlength: 255},
 ]
 
-const state = name => badge(name.toLowerCase(), KINDS[name] ?? '')
+/** The state of a feed, in the colour of what became of its records: one that was refused is not green. */
+function state(feed) {
+  if (feed.state !== 'DONE' || !feed.rejected) return badge(feed.state.toLowerCase(), KINDS[feed.state] ?? '')
+  const refused = `refused ${count(feed.rejected)} of ${count(feed.records)}`
+  return badge(refused, feed.accepted || feed.duplicates ? 'warn' : 'wrong')
+}
+
 const share = feed => `${Math.round(feed.progress * 100)} %`
 const sums = totals =>
   Object.entries(totals)
@@ -59,7 +65,7 @@ function list(root, shell, query) {
         page.map(feed => [
           link(feed.feedId, 'feeds', feed.feedId),
           feed.name ?? '',
-          state(feed.state),
+          state(feed),
           share(feed),
           count(feed.records),
           count(feed.accepted),
@@ -105,7 +111,7 @@ function one(root, shell, id) {
       card(
         feed.name ? `${feed.name} (${id})` : id,
         facts(
-          ['State', state(feed.state), ` ${share(feed)} done`],
+          ['State', state(feed), ` ${share(feed)} done`],
           feed.reason && ['Reason', feed.reason],
           ['Format', feed.format],
           feed.configName && ['Config', feed.configName],

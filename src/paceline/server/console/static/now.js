@@ -3,6 +3,7 @@
 import {get} from './api.js'
 import {sparkline, windowBars} from './charts.js'
 import {badge, card, h, link, show, table, update} from './dom.js'
+import {flowPicture} from './flow_picture.js'
 import {count, moment, rate, span} from './words.js'
 
 /** Names of numbers, as people say them. */
@@ -20,29 +21,37 @@ const NUMBERS = {
 const DEPTHS = ['READY', 'CLAIMED', 'DISPATCHED']
 const UNKNOWN = () => h('p', {class: 'empty'}, 'The database does not answer.')
 
-export const overview = {
-  title: 'Overview',
+const NOTHING_FLOWS = 'No work has been queued yet.'
+
+export const now = {
+  title: 'Now',
   needs: 'read',
   open(root, shell) {
-    const [health, speeds, queues, windows] = ['tiles', 'tiles', '', ''].map(kind => h('div', {class: kind}))
+    const [state, picture, queues, speeds, windows, health] = ['', '', '', 'tiles', '', 'tiles'].map(kind =>
+      h('div', {class: kind}),
+    )
     show(
       root,
-      h('h1', {}, 'Overview'),
-      card('Dependencies', health),
+      h('h1', {}, 'Now'),
+      h('section', {class: 'card', 'aria-label': 'The flow of work'}, state, picture),
+      card('Queues', queues),
       card(
         'Per second',
         speeds,
         h('small', {class: 'soft'}, 'Of all processes, in the last whole minute. Each process writes once a minute.'),
       ),
-      card('Queues', queues),
       card('Next windows of the default config', windows),
+      card('Dependencies', health),
     )
 
+    /** @type {any} */
     const shown = {}
 
     /** Brings the page up to date with the parts that changed. */
     function receive(parts) {
       Object.assign(shown, parts)
+      update(state, stateOf(shown, shell))
+      update(picture, shown.flow ? flowPicture(shown.flow) : NOTHING_FLOWS)
       update(health, shown.checks.map(dependency))
       update(speeds, shown.numbers ? shown.numbers.map(each => number(each, shown.queues)) : UNKNOWN())
       update(queues, shown.queues ? queueTable(shown.queues, shell) : UNKNOWN())
@@ -61,6 +70,60 @@ export const overview = {
       },
     }
   },
+}
+
+const LATE_SECONDS = 60
+
+/** A sentence of state, and what somebody must do now, each with where to do it. */
+function stateOf({checks, queues}, shell) {
+  const problems = [...checks.flatMap(check => away(check)), ...(queues ?? []).flatMap(queue => open(queue, shell))]
+  if (!problems.length) return h('p', {class: 'state'}, badge('All is well', 'good'))
+  return [
+    h(
+      'p',
+      {class: 'state'},
+      h('b', {}, `${count(problems.length)} open ${problems.length === 1 ? 'problem' : 'problems'}`),
+    ),
+    h(
+      'ul',
+      {class: 'problems'},
+      problems.map(each => h('li', {}, each)),
+    ),
+  ]
+}
+
+const away = ({name, status, data}) =>
+  status === 'UP' ? [] : [[badge(name, 'wrong'), ` can’t do its job: ${data?.reason ?? 'it does not answer'}`]]
+
+/** What is wrong with a queue. Its link leads to the rows, and to the switch. */
+function open({itemType, enabled, attended, depth, late, oldestReadyAgeSecs: age}, shell) {
+  const waits = age !== null && age > LATE_SECONDS
+  const to = (words, query) =>
+    shell.may('admin') ? link(words, 'dispatch', itemType, ...(query ? [query] : [])) : words
+  return [
+    waits && !attended && enabled && [badge('Nobody works', 'wrong'), ' on ', to(itemType), `: ${count(late)} are due`],
+    waits && !enabled && [badge('Paused', 'warn'), ' ', to(itemType), `: ${count(late)} are due`],
+    waits &&
+      attended &&
+      enabled && [
+        badge('Late', 'warn'),
+        ' ',
+        to(itemType),
+        `: ${count(late)} are due, the first for ${span(age * 1000)}`,
+      ],
+    depth.UNKNOWN && [
+      badge('Unknown', 'wrong'),
+      ' ',
+      to(`${count(depth.UNKNOWN)} of ${itemType}`, {status: 'UNKNOWN'}),
+      ' wait to be resolved',
+    ],
+    depth.DEAD_LETTER && [
+      badge('Dead letters', 'wrong'),
+      ' ',
+      to(`${count(depth.DEAD_LETTER)} of ${itemType}`, {status: 'DEAD_LETTER'}),
+      ' wait for a decision',
+    ],
+  ].filter(Boolean)
 }
 
 const dependency = check =>
