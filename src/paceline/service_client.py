@@ -24,9 +24,9 @@ MAX_IDLE_SECONDS = 2.0
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
 
-def is_service(url: str) -> bool:
+def is_service(url: object) -> bool:
     """Whether a store's URL is that of a paceline service."""
-    return url.partition("://")[0] in SCHEMES
+    return isinstance(url, str) and url.partition("://")[0] in SCHEMES
 
 
 def check_token(token: str | None, url: str) -> None:

@@ -97,6 +97,36 @@ async def test_scopes_are_kept_apart(settings: Settings) -> None:
         assert (await http.post("/api/send", json={}, headers=bearer(sender))).status_code == 400
 
 
+async def test_people_see_all_operate_or_administrate(settings: Settings) -> None:
+    viewer, operator = await made(settings, "viewer", "view"), await made(settings, "operator", "operate")
+    app = create_app(settings)
+    async with client(app) as http:
+        app.state.services.streams.ended.set()  # a stream ends at once
+        for method, path in guarded_routes(app):
+            seen = (await http.request(method, path, headers=bearer(viewer))).status_code
+            assert (seen == 403) == (method != "GET" and path != LOOKS), (method, path)
+            if method == "GET":
+                assert (await http.get(path, headers=bearer(operator))).status_code != 403, path
+        queue = "/admin/dispatch/PAYMENT"
+        for method, path, body in [
+            ("PATCH", queue, {"enabled": False}),
+            ("PATCH", queue, {"enabled": True}),
+            ("POST", f"{queue}/requeue", {"ids": []}),
+        ]:
+            answer = await http.request(method, path, json=body, headers=bearer(operator))
+            assert answer.status_code != 403, (path, answer.text)
+        for method, path, body in [
+            ("PATCH", queue, {"enabled": True, "concurrency": 1}),
+            ("PATCH", "/admin/downstreams/bank", {"rate": "1/second"}),
+            ("PUT", "/admin/plans/gold", {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}),
+            ("POST", "/admin/rate-limit/config", {"configName": "c", "maxPerWindow": 5, "windowSize": "PT1S"}),
+            ("DELETE", "/admin/sessions/nobody", None),
+            ("POST", "/api/v1/slots", {"eventId": "e", "requestedTime": "2027-03-01T16:00:00Z"}),
+        ]:
+            refused = await http.request(method, path, json=body, headers=bearer(operator))
+            assert refused.status_code == 403, (path, refused.text)
+
+
 async def test_every_change_is_recorded_with_the_tokens_name(settings: Settings) -> None:
     operator = await made(settings, "operator", "admin")
     app = create_app(settings)

@@ -183,7 +183,8 @@ def _scopes_of_groups(value: object) -> object:
     return {group: scopes.split() if isinstance(scopes, str) else scopes for group, scopes in parsed.items()}
 
 
-GroupScopes = Annotated[dict[str, list[Literal["read", "assign", "send", "admin"]]], BeforeValidator(_scopes_of_groups)]
+ScopeName = Literal["read", "assign", "send", "view", "operate", "admin"]
+GroupScopes = Annotated[dict[str, list[ScopeName]], BeforeValidator(_scopes_of_groups)]
 
 
 class OidcSettings(Section):

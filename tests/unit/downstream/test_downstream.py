@@ -186,11 +186,11 @@ async def test_an_operator_lowers_the_rate_and_not_above_the_programs_own() -> N
     async with Downstream("bank", rate="100/second", counted="departure") as bank:
         await bank.set_rate("10/second")
         assert (await bank.state()).effective == 10
-        starts = []
+        began = time.monotonic()
         for _ in range(4):
             async with bank.call():
-                starts.append(time.monotonic())
-        assert starts[-1] - starts[1] >= 2 / 10 - 0.01
+                started = time.monotonic()
+        assert started - began >= 2 / 10
         for wrong in ("101/second", "often"):
             with pytest.raises(ConfigurationError) as refused:
                 await bank.set_rate(wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from paceline.dispatch.model import CLAIM_BYTES
@@ -80,7 +80,7 @@ async def dispatching(
         try:
             async with asyncio.TaskGroup() as running:
                 running.create_task(worker.run())
-                exhausted = running.create_task(end_when(engine.exhausted()))
+                exhausted = running.create_task(end_when(engine.exhausted))
                 try:
                     with watch.watching():
                         yield engine
@@ -93,8 +93,8 @@ async def dispatching(
             await outcomes.close()
 
 
-async def end_when(exhausted: Awaitable[str]) -> None:
+async def end_when(exhausted: Callable[[], Awaitable[str]]) -> None:
     """Raises `ThreadsExhausted` with the message of `exhausted`, when that is there."""
-    message = await exhausted
+    message = await exhausted()
     log.error("%s", message)
     raise ThreadsExhausted(message)

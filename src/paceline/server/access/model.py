@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple
 
 from paceline.clock import Clock, SystemClock
@@ -31,8 +32,30 @@ class Scope(StrEnum):
     """Book slots, decide limits, submit work."""
     SEND = "send"
     """Configure users of the notification gateway and send to them."""
+    VIEW = "view"
+    """For people: see everything, and change nothing."""
+    OPERATE = "operate"
+    """For people: see everything, and retry, requeue, cancel and pause work."""
     ADMIN = "admin"
-    """Everything, `/admin` included."""
+    """Everything."""
+
+
+_INCLUDED = {
+    Scope.VIEW: {Scope.READ},
+    Scope.OPERATE: {Scope.READ, Scope.VIEW},
+    Scope.ADMIN: set(Scope),
+}
+OPERATIONS = re.compile(
+    r"/admin/dispatch/[^/]+(/(requeue|discard|cancel|reschedule|resolve))?|/admin/downstreams/[^/]+"
+    r"|/admin/periodic/[^/]+/trigger|/admin/rate-limit/cache/flush|/admin/sms/dead-letters/(redrive|drop)"
+)
+"""What an operator may call."""
+
+
+@cache
+def granted(scopes: frozenset[Scope]) -> frozenset[Scope]:
+    """These scopes, and those that they include."""
+    return scopes.union(*(_INCLUDED.get(scope, set()) for scope in scopes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +94,7 @@ class Caller(NamedTuple):
     scopes: frozenset[Scope]
 
     def may(self, scope: Scope) -> bool:
-        return scope in self.scopes or Scope.ADMIN in self.scopes
+        return scope in granted(self.scopes)
 
 
 class Person(NamedTuple):
@@ -132,11 +155,12 @@ LOOKS = "/api/v1/remote/look"
 
 def needed_scope(method: str, path: str) -> Scope | None:
     """The scope a request needs; None if it needs no token."""
+    is_read = method in ("GET", "HEAD", "OPTIONS")
     if path.startswith("/admin"):
-        return Scope.ADMIN
+        return Scope.VIEW if is_read else Scope.OPERATE if OPERATIONS.fullmatch(path) else Scope.ADMIN
     if not path.startswith("/api"):
         return None
-    if method in ("GET", "HEAD", "OPTIONS") or path == LOOKS:
+    if is_read or path == LOOKS:
         return Scope.READ
     return Scope.SEND if path.startswith(("/api/send", "/api/config", "/api/optouts/")) else Scope.ASSIGN
 

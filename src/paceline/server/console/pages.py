@@ -16,7 +16,6 @@ from fastapi import Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope
 
 from paceline.durations import format_instant
-from paceline.server.access.model import Scope as AccessScope
 from paceline.server.access.model import needed_scope
 from paceline.server.http.parameters import api_router, query
 from paceline.server.http.problem import Problem, documented, encoded, invalid, unexpected
@@ -108,10 +107,10 @@ async def read_page(request: Request, targets: list[str], *, shared: bool = Fals
     """The parts as the caller of a request may see them, now; or at most a second ago, if reads may be `shared` with
     other callers with the same access."""
     reads: SharedReads[Part] = services_of(request).page_reads
-    is_admin = request.scope["state"]["is_admin"]
+    scopes = request.scope["state"]["scopes"]
     # Sequentially: a page takes one connection of the pool, however many parts it has.
     get = reads.get if shared else reads.renew
-    parts = {target: await get((is_admin, target), partial(_read, request, target)) for target in targets}
+    parts = {target: await get((scopes, target), partial(_read, request, target)) for target in targets}
     return PageRead(format_instant(datetime.now(UTC)), parts)
 
 
@@ -119,8 +118,9 @@ async def _read(request: Request, target: str) -> Part:
     path = unquote(target.partition("?")[0])
     if NOT_READ.fullmatch(path):
         return _problem(invalid("read", f"{path} can't be a part of a page"))
-    if needed_scope("GET", path) is AccessScope.ADMIN and not request.scope["state"]["is_admin"]:
-        detail = f"this needs a token with the scope {AccessScope.ADMIN.value}"
+    needed = needed_scope("GET", path)
+    if needed is not None and needed not in request.scope["state"]["scopes"]:
+        detail = f"this needs a token with the scope {needed.value}"
         return _problem(Problem(403, "forbidden", "Forbidden", detail))
     answer = _Answer()
     endpoints: ASGIApp = request.app.endpoints
@@ -158,7 +158,7 @@ class _Answer:
 def _scope(request: Request, path: str, target: str) -> Scope:
     scope = request.scope
     kept = {name: scope[name] for name in KEPT}
-    state = {name: scope["state"][name] for name in ("caller", "is_admin", "request_id")}
+    state = {name: scope["state"][name] for name in ("caller", "scopes", "request_id")}
     raw_path, _, raw_query = target.partition("?")
     return {
         **kept,

@@ -8,7 +8,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline.errors import PacelineError
-from paceline.server.access.model import ANYONE, Caller, needed_scope
+from paceline.server.access.model import ANYONE, Caller, granted, needed_scope
 from paceline.server.access.model import Scope as AccessScope
 from paceline.server.apps import is_audited_path
 from paceline.server.http import problem
@@ -68,7 +68,7 @@ class AccessGuard:
             await problem.of(error).response()(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        state["caller"], state["is_admin"] = caller.name, AccessScope.ADMIN in caller.scopes
+        state["caller"], state["scopes"] = caller.name, granted(caller.scopes)
         if is_audited(scope["method"], scope["path"]):
             await self._audit_change(caller, scope, receive, send)
         else:
@@ -112,6 +112,12 @@ class AccessGuard:
                 await audit.end(number, status, body.decode("utf-8", "replace") or None)
             except PacelineError:
                 self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
+
+
+def check_may(scope: Scope, needed: AccessScope, what: str) -> None:
+    """Raises 403 unless the caller of a request has a scope, which `what` needs."""
+    if needed not in scope["state"]["scopes"]:
+        raise Problem(403, "forbidden", "Forbidden", f"{what} needs a token with the scope {needed.value}")
 
 
 def is_audited(method: str, path: str) -> bool:

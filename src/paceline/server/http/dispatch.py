@@ -16,6 +16,8 @@ from paceline.dispatch.status import IN_FLIGHT, Status
 from paceline.durations import parse_instant
 from paceline.errors import Conflict
 from paceline.limits.plan_book import PlanBook
+from paceline.server.access.model import Scope
+from paceline.server.http.auth import check_may
 from paceline.server.http.body import read_large_object, read_object
 from paceline.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
 from paceline.server.http.problem import Problem, documented, invalid
@@ -117,6 +119,8 @@ async def change(request: Request) -> Response:
     """Changes the given settings, from the next cycle on any node; `enabled: false` is the kill switch."""
     body = DispatchChanges.parse(await read_object(request.scope, request.receive))
     changes = body.model_dump(exclude_unset=True, by_alias=False)
+    if changes.keys() - {"enabled"}:
+        check_may(request.scope, Scope.ADMIN, "a setting other than enabled")
     queue = services_of(request).queue
     before = await queue.config(_item_type(request))
     plan = before.changed(changes).admission_plan

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
+from paceline.server.access.model import Scope
+from paceline.server.http.auth import check_may
 from paceline.server.http.body import read_object
 from paceline.server.http.parameters import api_router, json_body, path
 from paceline.server.http.problem import documented
@@ -35,5 +37,7 @@ async def change(request: Request) -> Response:
     """Holds for all processes within a second. `paused: true` lets no call leave; `false` also forgets the pauses that
     the other side asked for. `rate` must not be above the program's own; null ends it."""
     changes = DownstreamChange.parse(await read_object(request.scope, request.receive)).changes()
+    if changes.keys() - {"paused"}:
+        check_may(request.scope, Scope.ADMIN, "another rate")
     known = await services_of(request).downstreams.change(request.path_params["name"], **changes)
     return json_response(DownstreamShown.of_known(known))

@@ -13,9 +13,11 @@ from paceline.errors import Conflict, StoreUnavailable
 from paceline.limits.plan_documents import document_of
 from paceline.limits.ports import AsyncLimitStore
 from paceline.limits.wire import Call, calls_of, dump_decision
+from paceline.server.access.model import Scope as AccessScope
+from paceline.server.http.auth import check_may
 from paceline.server.http.body import read_object
 from paceline.server.http.parameters import json_body
-from paceline.server.http.problem import Problem, documented
+from paceline.server.http.problem import documented
 from paceline.server.http.raw_routes import add_raw_route, send_json
 from paceline.server.http.services import services_of
 from paceline.server.shapes.limits import StoreCalls, StoreResults
@@ -44,8 +46,8 @@ async def call_store(scope: Scope, receive: Receive, send: Send) -> None:
     `nowUs`, a time to decide at, is for tests and needs the scope `admin`.
     """
     calls = calls_of(await read_object(scope, receive))
-    if not scope["state"]["is_admin"] and any(call.now_us is not None for call in calls):
-        raise Problem(403, "forbidden", "Forbidden", "nowUs needs a token with the scope admin")
+    if any(call.now_us is not None for call in calls):
+        check_may(scope, AccessScope.ADMIN, "nowUs")
     admission = services_of(scope).admission
     results = await asyncio.gather(*(_result(admission, call) for call in calls))
     await send_json(send, orjson.dumps({"results": results}))

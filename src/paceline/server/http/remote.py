@@ -15,6 +15,7 @@ from paceline.dispatch.remote import API as QUEUE
 from paceline.dispatch.remote import item_types_of
 from paceline.errors import Conflict, InvalidInput, PacelineError, StoreError
 from paceline.remote import MAX_CALLS, Need, RemoteApi
+from paceline.server.access.model import Scope as AccessScope
 from paceline.server.apps import installed_apps
 from paceline.server.http import problem
 from paceline.server.http.body import read_large_object
@@ -84,7 +85,7 @@ async def _result(scope: Scope, api: RemoteApi, method: str, arguments: Mapping[
         if api.takes(method, "actor"):
             loaded["actor"] = state["caller"]
         if api is QUEUE:
-            _refuse_types_of_apps(loaded, is_admin=state["is_admin"])
+            _refuse_types_of_apps(loaded, is_admin=AccessScope.ADMIN in state["scopes"])
             for request in loaded.get("requests", ()):
                 await services.queue.check_known(request.item_type)
         return {"ok": api.dump(await getattr(target, method)(**loaded))}

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from fastapi import Request, Response
 
 from paceline.errors import PacelineError, StoreUnavailable
+from paceline.server.access.model import Scope
 from paceline.server.apps import installed_apps, part
 from paceline.server.http.parameters import api_router, query
 from paceline.server.http.problem import documented, invalid
@@ -46,7 +47,8 @@ async def search(request: Request) -> Response:
         raise invalid("q", "is required")
     text = checked_id(request.query_params["q"], "q")
     services = services_of(request)
-    finders = {kind: find for kind, find in _kinds().items() if kind != "item" or request.scope["state"]["is_admin"]}
+    sees_items = Scope.VIEW in request.scope["state"]["scopes"]
+    finders = {kind: find for kind, find in _kinds().items() if kind != "item" or sees_items}
     by_kind = await asyncio.gather(*(_within_time(find, services, text) for find in finders.values()))
     kinds = list(finders)
     results = [result for some in by_kind for result in some or ()]

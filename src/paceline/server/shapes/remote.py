@@ -13,7 +13,7 @@ _CALL = {
     "type": "object",
     "required": ["method", "arguments"],
     "additionalProperties": False,
-    "properties": {"method": {"type": "string"}, "arguments": {"type": "object"}},
+    "properties": {"method": {"type": "string"}, "arguments": {"type": "object", "properties": {}}},
 }
 
 

@@ -14,7 +14,10 @@ NOW = datetime(2027, 3, 1, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("method", "path", "scope"),
     [
-        ("GET", "/admin/plans", Scope.ADMIN),
+        ("GET", "/admin/plans", Scope.VIEW),
+        ("POST", "/admin/dispatch/PAYMENT/requeue", Scope.OPERATE),
+        ("PATCH", "/admin/dispatch/PAYMENT", Scope.OPERATE),
+        ("PATCH", "/admin/dispatch/PAYMENT/items", Scope.ADMIN),
         ("POST", "/admin/rate-limit/config", Scope.ADMIN),
         ("GET", "/api/v1/slots/x", Scope.READ),
         ("POST", "/api/v1/slots", Scope.ASSIGN),

@@ -78,7 +78,7 @@ async def dispatching_on_temporal(
             async with asyncio.TaskGroup() as running:
                 running.create_task(group.run(stop))
                 running.create_task(dispatcher.run())
-                exhausted = running.create_task(end_when(places.exhausted()))
+                exhausted = running.create_task(end_when(places.exhausted))
                 try:
                     yield engine
                 finally:

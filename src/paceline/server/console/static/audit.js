@@ -8,7 +8,7 @@ const PAGE = 100
 
 export const audit = {
   title: 'Audit',
-  needs: 'admin',
+  needs: 'view',
   open(root, _shell, _parts, {before}) {
     const entries = h('div')
     show(root, h('h1', {}, 'Audit'), card('Changes asked for under /admin', entries))

@@ -19,7 +19,7 @@ function post(config, active) {
 
 export const configs = {
   title: 'Configs',
-  needs: 'admin',
+  needs: 'view',
   open(root, shell, [name = ''], filter) {
     const [list, editor, past] = [h('div'), h('div'), h('div')]
     show(

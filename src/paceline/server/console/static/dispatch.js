@@ -13,7 +13,7 @@ import {count, span} from './words.js'
 
 export const dispatch = {
   title: 'Dispatch',
-  needs: 'admin',
+  needs: 'view',
   open(root, shell, [type = '', part = '', ...rest], query) {
     const [types, picture, body] = [h('div', {class: 'tiles'}), h('div'), h('div')]
     const flows = type && !['item', 'lanes'].includes(part)

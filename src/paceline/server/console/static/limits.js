@@ -29,7 +29,7 @@ export const limits = {
       root,
       h('h1', {}, 'Limits'),
       names,
-      shell.may('admin')
+      shell.may('view')
         ? [card('Plans', list, link('New plan', 'limits', '')), editor]
         : card('Plans', h('p', {class: 'notice'}, 'Seeing and changing plans needs a token with the scope admin.')),
       card(
@@ -136,9 +136,9 @@ export const limits = {
 
     if (query.key && query.plans && !missing) ask('peek')
     return {
-      every: shell.may('admin') ? 5000 : undefined,
+      every: shell.may('view') ? 5000 : undefined,
       async refresh(read) {
-        if (!shell.may('admin')) return
+        if (!shell.may('view')) return
         const {plans} = await read('/admin/plans')
         update(
           names,

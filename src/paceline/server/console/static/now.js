@@ -99,7 +99,7 @@ const away = ({name, status, data}) =>
 function open({itemType, enabled, attended, depth, late, oldestReadyAgeSecs: age}, shell) {
   const waits = age !== null && age > LATE_SECONDS
   const to = (words, query) =>
-    shell.may('admin') ? link(words, 'dispatch', itemType, ...(query ? [query] : [])) : words
+    shell.may('view') ? link(words, 'dispatch', itemType, ...(query ? [query] : [])) : words
   return [
     waits && !attended && enabled && [badge('Nobody works', 'wrong'), ' on ', to(itemType), `: ${count(late)} are due`],
     waits && !enabled && [badge('Paused', 'warn'), ' ', to(itemType), `: ${count(late)} are due`],
@@ -164,7 +164,7 @@ const queueTable = (queues, shell) =>
       '',
     ],
     queues.map(({itemType, enabled, attended, depth, oldestReadyAgeSecs: late}) => [
-      shell.may('admin') ? link(itemType, 'dispatch', itemType) : itemType,
+      shell.may('view') ? link(itemType, 'dispatch', itemType) : itemType,
       ...DEPTHS.map(status => count(depth[status] ?? 0)),
       deadLetters(itemType, depth.DEAD_LETTER, shell),
       late === null ? '–' : span(late * 1000),
@@ -176,7 +176,7 @@ const queueTable = (queues, shell) =>
 function deadLetters(itemType, items, shell) {
   if (!items) return '0'
   const shown = badge(count(items), 'wrong')
-  return shell.may('admin') ? link(shown, 'dispatch', itemType, 'DEAD_LETTER') : shown
+  return shell.may('view') ? link(shown, 'dispatch', itemType, 'DEAD_LETTER') : shown
 }
 
 function nextWindows(forecast) {

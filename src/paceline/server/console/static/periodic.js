@@ -12,7 +12,7 @@ const when = task => (task.cron === null ? `every ${task.every}` : `${task.cron}
 
 export const periodic = {
   title: 'Periodic',
-  needs: 'admin',
+  needs: 'view',
   open(root, shell) {
     const list = h('div')
     const name = input({name: 'name', required: true, maxlength: 100, placeholder: 'nightly-report'})

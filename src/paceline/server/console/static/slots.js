@@ -66,7 +66,7 @@ export const slots = {
         const asked = {configName: wanted, events: filter.events ?? 1, at: filter.at}
         const [forecast, known] = await Promise.all([
           read(query('/api/v1/forecast', asked)),
-          shell.may('admin') ? read(query('/admin/rate-limit/configs', {limit: OFFERED})) : {configs: []},
+          shell.may('view') ? read(query('/admin/rate-limit/configs', {limit: OFFERED})) : {configs: []},
           list.refresh(read),
         ])
         update(

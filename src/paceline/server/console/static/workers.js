@@ -8,7 +8,7 @@ const BREAKERS = {closed: 'good', half_open: 'warn', open: 'wrong'}
 
 export const workers = {
   title: 'Workers',
-  needs: 'admin',
+  needs: 'view',
   open(root) {
     const [list, servers, breakers, called] = [h('div'), h('div'), h('div'), h('div')]
     show(

@@ -77,7 +77,7 @@ export const payments = {
               'div',
               {class: 'row'},
               link('Its slot', 'slots', payment.configName ?? '', `payment:${payment.paymentId}`),
-              shell.may('admin') && link('Its queue item', 'dispatch', 'PAYMENT', 'item', payment.paymentId),
+              shell.may('view') && link('Its queue item', 'dispatch', 'PAYMENT', 'item', payment.paymentId),
               ['FAILED', 'UNKNOWN'].includes(payment.status) &&
                 button('Send it again', retry, {kind: 'main', missing: shell.missing('assign'), 'data-key': 'retry'}),
               payment.status === 'SCHEDULED' &&

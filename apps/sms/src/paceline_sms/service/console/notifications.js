@@ -10,7 +10,7 @@ const BASE = '/admin/notifications/analytics'
 
 export const notifications = {
   title: 'Notifications',
-  needs: 'admin',
+  needs: 'view',
   open(root, shell, _parts, address) {
     const chosen = address.minutes ?? '60'
     const minutes = select(
