@@ -21,6 +21,7 @@ PER_MINUTE = {
     "sql.outbox_looks.lease_and_read": 24,  # all topics at once, by a third of the lease of ten seconds
     "dispatch.stores.admin_queries.outlooks": 30,  # a look at all item types every two seconds
     "dispatch.stores.admin_queries.configs": 12,  # the flow of work every ten seconds, and the console's numbers
+    "slots.stores.policies.configs": 14,  # those that follow a downstream, every five seconds
     "sql.schema.now": 12,  # whether the database takes writes, and the clock of the numbers
 }
 """How often an idle process may run these on the database."""
