@@ -131,6 +131,27 @@ class RunChanges(NamedTuple):
 class Occupancy:
     """A view of one config's windows with what was read and what was changed."""
 
+    # A transaction has hundreds of them.
+    __slots__ = (
+        "_before",
+        "_changed",
+        "_chunk",
+        "_counts",
+        "_filled",
+        "_jumps",
+        "_known",
+        "_limit_at",
+        "_next_chunk",
+        "_opened",
+        "_ordered",
+        "_placed",
+        "_policy",
+        "_runs",
+        "_times",
+        "reader",
+        "stored",
+    )
+
     def __init__(
         self, policy: WindowPolicy, reader: WindowReader, *, chunk: int = 64, first_chunk: int | None = None
     ) -> None:
@@ -146,8 +167,6 @@ class Occupancy:
         self._jumps: dict[int, int] = {}
         self._runs: dict[int, FullRun] = {}
         self._before: dict[int, FullRun | None] = {}
-        self.runs_read: dict[int, FullRun | None] = {}
-        """By time: the run with the greatest start at or before it, as the store has it."""
         self.stored: set[int] = set()
         """The windows for which the store has a row, as far as they have been read."""
         self._changed: set[int] = set()
@@ -302,7 +321,6 @@ class Occupancy:
 
     def learn_run(self, at_ms: int, run: FullRun | None) -> None:
         """Caches the result of `run_before(at_ms)`."""
-        self.runs_read[at_ms] = run
         if run is not None:
             self._runs[run.resume_ms] = run
             if run.start_ms <= at_ms < run.resume_ms:

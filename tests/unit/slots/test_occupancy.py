@@ -238,7 +238,6 @@ def test_a_long_run_is_passed_without_reading_its_windows() -> None:
     view = Occupancy(OPEN, stored)
     assert view.first_free(0) == MINUTE * LAST
     assert [start for start, _ in stored.reads] == [MINUTE * LAST]
-    assert view.runs_read[0] == FullRun(0, MINUTE * LAST)
     assert view.first_known_free(0) == MINUTE * LAST, "what was found is remembered"
 
 
@@ -257,7 +256,6 @@ def test_what_was_learned_is_not_read_again() -> None:
     view.learn_run(8 * MINUTE, None)
     assert view.first_known_free(3 * MINUTE) == 5 * MINUTE
     assert view.first_known_free(6 * MINUTE) == 6 * MINUTE
-    assert view.runs_read[8 * MINUTE] is None
     assert stored.reads == []
 
 

@@ -157,10 +157,13 @@ class PostgresBooker(Booker):
         onward: dict[tuple[str, ...], int] = {}
         for names, requests, _ in groups:
             reached = self._reached.get(names) if len(names) > 1 else None
-            leads = reached is not None and reached.at_ms > max(now_ms, *[at for _, at in requests])
-            for name in names if reached is None or not leads else (reached.leader,):
+            if reached is None or reached.at_ms <= now_ms or any(at >= reached.at_ms for _, at in requests):
+                read_first: Sequence[str] = names
+            else:
+                read_first = (reached.leader,)
+            for name in read_first:
                 firsts.setdefault(name, []).extend(requests)
-            if reached is not None and (leads or names in onward or reached.at_ms > max(now_ms, requests[0][1])):
+            if reached is not None and (read_first is not names or reached.at_ms > max(now_ms, requests[0][1])):
                 onward[names] = onward.get(names, 0) + len(requests)
         for name, requests in firsts.items():
             if name in guesses:
@@ -190,16 +193,17 @@ class PostgresBooker(Booker):
             self._learn(connection, windows, times, sides)
         onward = WindowReads()
         seen: set[tuple[str, ...]] = set()
-        ends: dict[tuple[str, int], int] = {}
+        first_free: dict[int, dict[str, int]] = {}
         for names, requests, _ in groups:
-            if len(names) == 1 or names in seen or not requests or any(name not in sides for name in names):
+            if len(names) == 1 or names in seen or not requests or not sides.keys() >= set(names):
                 continue
             seen.add(names)
             effective = max(requests[0][1], now_ms)
+            known = first_free.setdefault(effective, {})
             for name in names:
-                if (name, effective) not in ends:
-                    ends[name, effective] = _first_free(sides[name], effective)
-            at = max([ends[name, effective] for name in names])
+                if name not in known:
+                    known[name] = _first_free(sides[name], effective)
+            at = max([known[name] for name in names])
             behind = [sides[name].active for name in names if not sides[name].knows(at)]
             if behind:
                 onward.add_from(behind, at, len(requests))
