@@ -185,7 +185,7 @@ Any number of threads may call it. Their calls share transactions. A forked proc
 
 Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.""",
                 within=("connection", "item_type"),
-                left_out=("open", "close", "enqueue_requests", "enqueue_group"),
+                left_out=("open", "close", "enqueue_request", "enqueue_requests", "enqueue_group"),
             ),
         ),
         bases=("dispatch/queue_views.py",),
@@ -204,6 +204,7 @@ Any number of threads may call it. Their calls share transactions. A forked proc
 
 Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.""",
                 left_out=(
+                    "declare",
                     "close",
                     "queue",
                     "run",

@@ -14,7 +14,6 @@ MODULES = (
     "paceline",
     "paceline.dispatch.registry",
     "paceline.dispatch.config",
-    "paceline.dispatch.lifecycle",
     "paceline.downstream.signals",
     "paceline.downstream.usage",
     "paceline.downstream.verdicts",

@@ -1,1 +1,1 @@
-"""A second domain, on paceline's public names alone: see README.md."""
+"""A kind of work of one's own, on paceline's public names alone: see README.md."""

@@ -1,33 +1,45 @@
-"""A domain of one's own, from the outside: queued in Python, worked off by `paceline worker`, operated over HTTP and
-on the command line. The domain is the example's: paceline has no code for invoices."""
+"""Work of one's own, from the outside: queued in Python, worked off by `paceline worker`, operated over HTTP and on the
+command line. The tasks are the example's: paceline has no code for invoices."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.invoices.invoices import Invoice, prepare
 
 from paceline import DispatchQueue
-from paceline.dispatch.lifecycle import ScheduleLifecycle
 from tests.acceptance.service import Service, command, environment, run, until
 
 ROOT = Path(__file__).parents[2]
-DOMAIN = "examples.invoices.domain:domain"
-INVOICE = Invoice("ACME", "12.34", "EUR")
+TASKS = "examples.invoices.invoices:tasks"
+PREPARE = """
+import asyncio
+from datetime import UTC, datetime, timedelta
+from examples.invoices.invoices import prepare, tasks
+
+async def main():
+    now = datetime.now(UTC)
+    async with tasks:
+        for number in range(20):
+            await prepare(f"inv-{number:02}", "ACME", "12.34", now)
+        await prepare("inv-later", "ACME", "12.34", now + timedelta(days=1))
+
+asyncio.run(main())
+"""
 
 
 def settings(tmp_path: Path, database_url: str) -> dict[str, str]:
     return {
         "PACELINE_DATABASE_URL": database_url,
-        "PACELINE_DISPATCH_DOMAINS": DOMAIN,
+        "PACELINE_DISPATCH_DOMAINS": TASKS,
         "INVOICES_FOLDER": str(tmp_path / "sent"),
         "PYTHONPATH": str(ROOT),
     }
@@ -59,11 +71,9 @@ async def test_invoices_are_sent_at_their_time_by_a_worker_process(tmp_path: Pat
     variables = settings(tmp_path, database_url)
     async with DispatchQueue.open(database_url) as queue:
         await queue.configure("INVOICE", dispatch_interval_secs=0.2, jitter_window_ms=0)
-        lifecycle = ScheduleLifecycle(queue, "INVOICE")
-        now = datetime.now(UTC)
-        for number in range(20):
-            await prepare(lifecycle, f"inv-{number:02}", INVOICE, now)
-        await prepare(lifecycle, "inv-later", INVOICE, now + timedelta(days=1))
+        prepared = [sys.executable, "-c", PREPARE]
+        program = await asyncio.create_subprocess_exec(*prepared, cwd=tmp_path, env=environment(**variables))
+        assert await program.wait() == 0
         sent = tmp_path / "sent"
         with worker(tmp_path, **variables):
             until(lambda: sent.exists() and len(list(sent.iterdir())) == 20)
@@ -84,7 +94,7 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         assert http.patch("/admin/dispatch/INVOICE", json=quick).json()["enabled"] is False
         async with DispatchQueue.open(database_url) as queue:
             await queue.enqueue("INVOICE", "good/1", context={"customer": "ACME", "total": "1", "currency": "EUR"})
-            await queue.enqueue("INVOICE", "bad", context={"no": "invoice"})
+            await queue.enqueue("INVOICE", "bad", context={"total": "1"})
         assert http.get("/admin/dispatch/INVOICE/stats").json()["depth"]["READY"] == 2
         assert http.patch("/admin/dispatch/INVOICE", json={"enabled": True}).status_code == 200
 
@@ -95,7 +105,7 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         # "good/1" can't be a file's name: it fails too, and both become dead letters.
         until(settled)
         items = http.get("/admin/dispatch/INVOICE/items", params={"status": "DEAD_LETTER"}).json()["items"]
-        assert [(item["itemId"], item["retryCount"]) for item in items] == [("bad", 1), ("good/1", 1)]
+        assert [(item["itemId"], item["retryCount"]) for item in items] == [("bad", 0), ("good/1", 1)]
         detail = http.get("/admin/dispatch/INVOICE/items/good/1").json()
         assert detail["context"]["customer"] == "ACME"
         assert [entry["action"] for entry in detail["audit"]][-1] == "DEAD_LETTERED"

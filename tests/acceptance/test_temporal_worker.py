@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def paceline_worker(role: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "paceline", "worker", role, "--domain", "examples.invoices.domain:domain"]
+    command = [sys.executable, "-m", "paceline", "worker", role, "--domain", "examples.invoices.invoices:tasks"]
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment})
     try:
         yield process

@@ -258,11 +258,11 @@ def test_the_command_line_with_the_queue(queue: Installed) -> None:
 def test_the_worker_with_the_queue_runs_an_item(queue: Installed) -> None:
     (queue.directory / "letters.py").write_text(
         "from pathlib import Path\n"
-        "from paceline.dispatch.config import DispatchConfig\n"
-        "from paceline.dispatch.registry import Domain\n"
-        "async def send(number, context):\n"
-        "    Path(number).write_text(context['to'])\n"
-        "domain = Domain(DispatchConfig(item_type='LETTER'), execute=send)\n"
+        "from paceline import Tasks, current_task\n"
+        "tasks = Tasks('sqlite:///paceline.db')\n"
+        "@tasks.task(name='LETTER')\n"
+        "def send(to: str) -> None:\n"
+        "    Path(current_task().item_id).write_text(to)\n"
     )
     queued = queue.python(
         "import asyncio\nfrom paceline import DispatchQueue\n"
@@ -274,7 +274,7 @@ def test_the_worker_with_the_queue_runs_an_item(queue: Installed) -> None:
     )
     assert queued.returncode == 0, queued.stderr
     letter = queue.directory / "letter-1"
-    with running(queue, "worker", "--domain", "letters:domain") as worker:
+    with running(queue, "worker", "--domain", "letters:tasks") as worker:
         until(lambda: (letter.exists() and letter.read_text() == "you") or worker.poll() is not None)
         assert letter.exists(), (queue.directory / "worker.log").read_text()
         worker.send_signal(signal.SIGTERM)

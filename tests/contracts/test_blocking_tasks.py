@@ -173,9 +173,9 @@ def test_threads_share_the_blocking_form(shop: Shop) -> None:
 
 FOR_LOOPS: dict[type, set[str]] = {
     AsyncLimiter: {"load_plans"},
-    DispatchQueue: {"slot_carriers", "enqueue_requests", "enqueue_group", "store"},
+    DispatchQueue: {"slot_carriers", "enqueue_request", "enqueue_requests", "enqueue_group", "store"},
     Tasks: {
-        *("task", "periodic", "item_types", "domains", "blocking", "queue", "run", "running", "in_memory"),
+        *("task", "periodic", "item_types", "domains", "declare", "blocking", "queue", "run", "running", "in_memory"),
         *("borrowed", "lend", "enqueue_item", "enqueue_calls", "queue_next"),
     },
     Task: {"item_type", "blocking", "options", "call", "call_with_result"},

@@ -60,16 +60,15 @@ DOMAIN = """
 import time
 from pathlib import Path
 
-from paceline.dispatch.config import DispatchConfig
-from paceline.dispatch.registry import Domain
+from paceline import Tasks
+
+tasks = Tasks("sqlite:///paceline.db")
 
 
-async def hang(item_id, context):
+@tasks.task
+async def hang():
     Path("hangs").touch()
     time.sleep(3600)
-
-
-domain = Domain(DispatchConfig(item_type="HANG", dispatch_interval_secs=0.1, jitter_window_ms=0), execute=hang)
 """
 
 
@@ -147,7 +146,7 @@ def test_a_worker_whose_loop_hangs_answers_no_probe(tmp_path: Path) -> None:
 def test_a_service_ends_in_time_when_its_loop_is_blocked(tmp_path: Path, workers: str) -> None:
     (tmp_path / "hanging.py").write_text(DOMAIN)
     variables = {
-        "PACELINE_DISPATCH_DOMAINS": "hanging:domain",
+        "PACELINE_DISPATCH_DOMAINS": "hanging:tasks",
         "PACELINE_HTTP_SHUTDOWN_SECONDS": "1",
         "PYTHONPATH": str(tmp_path),
     }

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from paceline import DispatchQueue
-from paceline.dispatch.config import DispatchConfig
+from paceline.dispatch.config import DispatchConfig, DispatchSettings
 from paceline.dispatch.status import Status
 from paceline.testing import eventually
 from tests.gameday.drill import Drill, GameDay
@@ -18,27 +18,23 @@ from tests.gameday.processes import frozen, ports, serving, working
 from tests.gameday.prometheus import Prometheus, faster, shipped_rules
 
 KEY, OTHER_KEY = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
-DOMAINS = """
+HELD_TASKS = """
 import asyncio
 import os
 
-from paceline.dispatch.registry import Registry
+from paceline import Tasks
 
-registry = Registry()
-quick = {"dispatch_interval_secs": 0.2, "jitter_window_ms": 0, "stale_claim_threshold_mins": 0.05}
+tasks = Tasks("sqlite:///paceline.db")
 
 
-async def hold(item_id, context):
+@tasks.task
+async def held():
     if "HOLDS" in os.environ:
         await asyncio.Event().wait()
 
 
-async def read(item_id, context):
-    return None
-
-
-registry.register("HELD", hold, batch_size=400, max_stale_recovery_per_cycle=5, **quick)
-registry.register("SECRET", read, batch_size=40, max_dispatch_retries=0, **quick)
+@tasks.task
+async def secret(): ...
 """
 TASKS = """
 import time
@@ -76,6 +72,7 @@ async def throttled():
         async with bank.call() as call:
             call.refused()
 """
+QUICK: DispatchSettings = {"dispatch_interval_secs": 0.2, "jitter_window_ms": 0, "stale_claim_threshold_mins": 0.05}
 HELD = 300
 """Items that the hung worker has: the other one recovers five of them per cycle."""
 LONELY = 10_001
@@ -85,11 +82,11 @@ SECRET = 400
 @asynccontextmanager
 async def workers(folder: Path) -> AsyncIterator[GameDay]:
     """A service, and workers beside it, on SQLite."""
-    (folder / "domains.py").write_text(DOMAINS)
+    (folder / "held.py").write_text(HELD_TASKS)
     url = f"sqlite:///{folder / 'paceline.db'}"
     variables = {"PACELINE_DISPATCH_WORKER": "worker", "PACELINE_PAYMENTS_WORKER": "worker"}
     keys = {"PACELINE_DISPATCH_ENCRYPTION_KEYS": KEY}
-    own = keys | {"PACELINE_DISPATCH_DOMAINS": "domains:registry"}
+    own = keys | {"PACELINE_DISPATCH_DOMAINS": "held:tasks"}
     async with AsyncExitStack() as stack:
         port, first, second, third = await stack.enter_async_context(ports(4))
         service, _ = await stack.enter_async_context(serving(folder, port, **variables))
@@ -99,6 +96,8 @@ async def workers(folder: Path) -> AsyncIterator[GameDay]:
         room = {"PACELINE_DISPATCH_CONCURRENCY": str(HELD)}
         hung = await stack.enter_async_context(working(folder, "first", first, "dispatch", HOLDS="all", **own | room))
         await eventually(lambda: _knows(queue, "HELD"), within=60, every=0.2)
+        await queue.configure("HELD", **QUICK | {"batch_size": 400, "max_stale_recovery_per_cycle": 5})
+        await queue.configure("SECRET", **QUICK | {"batch_size": 40, "max_dispatch_retries": 0})
         await queue.enqueue_many("HELD", [(f"held-{number}", {}, None) for number in range(HELD)])
 
         async def all_claimed() -> bool:

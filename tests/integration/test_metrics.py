@@ -49,7 +49,7 @@ COUNTED = [
 async def service(tmp_path: Path, postgres_url: str) -> AsyncIterator[Service]:
     variables = {
         "PACELINE_DATABASE_URL": postgres_url,
-        "PACELINE_DISPATCH_DOMAINS": "examples.invoices.domain:domain",
+        "PACELINE_DISPATCH_DOMAINS": "examples.invoices.invoices:tasks",
         "INVOICES_FOLDER": str(tmp_path / "sent"),
         "PYTHONPATH": str(ROOT),
     }

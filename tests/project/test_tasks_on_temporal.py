@@ -11,8 +11,19 @@ from paceline import CurrentTask, Tasks
 
 PAGE = Path(__file__).parents[2] / "docs/howto/tasks.md"
 BELOW = {
-    *("queue", "define", "enqueue_item", "enqueue_calls", "queue_next", "lend", "borrowed", "close", "domains"),
-    *("item_types", "url", "token", "run", "running"),
+    *(
+        "queue",
+        "define",
+        "enqueue_item",
+        "enqueue_calls",
+        "queue_next",
+        "lend",
+        "borrowed",
+        "close",
+        "declare",
+        "domains",
+    ),
+    *("declare", "item_types", "url", "token", "run", "running"),
 }
 """What tasks stand on, whatever runs them."""
 ENQUEUE = {"task"}

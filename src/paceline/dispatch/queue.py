@@ -200,6 +200,10 @@ class DispatchQueue(QueueViews):
         )
         if item_type not in self._known:
             await self.check_known(item_type)
+        return await self.enqueue_request(request, connection=connection)
+
+    async def enqueue_request(self, request: EnqueueRequest, *, connection: Any = None) -> EnqueueResult:
+        """Queues a checked request of an item type that is known, as `enqueue` does."""
         if (origin := tracing.origin()) is not None:
             return await self._traced(origin, request, connection)
         if connection is not None:

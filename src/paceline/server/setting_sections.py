@@ -271,8 +271,8 @@ class DispatchSettings(Section):
     """Dispatch, for `PACELINE_DISPATCH_…`."""
 
     domains: str = ""
-    """Item types of your own, as `package.module:name` with commas between: a `Domain`, a `Registry`, or a function of
-    the settings that returns one."""
+    """Tasks of your own, as `package.module:name` with commas between: a `Tasks` object on this database, or a function
+    of the settings that returns one."""
     worker: Literal["auto", "inline", "worker"] = "auto"
     """Which process dispatches without Temporal: the service itself (`inline`), or `paceline worker`. `auto`: the
     service."""

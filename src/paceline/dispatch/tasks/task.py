@@ -22,6 +22,7 @@ from paceline.dispatch.tasks.unique import NOT_UNIQUE, Unique, checked_words
 from paceline.downstream.downstream import Downstream
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, NotFound, TaskFailed
+from paceline.slots.model import AssignedSlot
 
 if TYPE_CHECKING:
     from paceline.dispatch.tasks._blocking_task import BlockingCall, BlockingTask
@@ -46,6 +47,9 @@ class Definition:
     unique: Unique = NOT_UNIQUE
     downstream: Downstream | None = None
     inquire: Inquiry | None = None
+    workflow: type | None = None
+    activities: tuple[Callable[..., Any], ...] = ()
+    guarded: tuple[str, ...] | None = None
 
 
 class CallOptions(NamedTuple):
@@ -57,6 +61,7 @@ class CallOptions(NamedTuple):
     lane: str | None = None
     connection: Any = None
     unique: str | None = None
+    slot: AssignedSlot | None = None
 
 
 NO_OPTIONS = CallOptions()
@@ -132,12 +137,17 @@ class Task(Generic[P, R]):
         lane: str | None = None,
         connection: Any = None,
         unique: str | None = None,
+        slot: AssignedSlot | None = None,
     ) -> Call[P]:
         """The options of a call, apart from its arguments: `task.options(key="a").enqueue(1)`.
 
         `key`, the item's id, makes it idempotent: a second enqueue of the same key changes nothing and returns
         `existing=True`. `at` is the time at which it runs. `priority` is 0 (first) to 9. `lane` is a tenant, say,
-        whose calls take turns with those of others. The decorator has the defaults, also of `unique`.
+        whose calls take turns with those of others. The decorator has the defaults, also of `unique`. With `slot`, it
+        runs in a slot that was booked, and moves when that is re-planned: book it under the key.
+
+            slot = await slots.assign("inv-1", "invoices", due)
+            await send_invoice.options(key="inv-1", slot=slot).enqueue("inv-1")
 
         With `connection`, in a transaction of yours (see `DispatchQueue.enqueue`), it is queued if and when that
         commits. On SQLite the task must be known to the database before: a worker or `tasks.define()` writes it.
@@ -147,7 +157,7 @@ class Task(Generic[P, R]):
         """
         if unique is not None:
             checked_words(unique, InvalidInput)
-        return Call(self, CallOptions(key, at, priority, lane, connection, unique))
+        return Call(self, CallOptions(key, at, priority, lane, connection, unique, slot))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """A call with these arguments, for `enqueue_many`, `Tasks.batch` and `Tasks.chain`. It is not queued."""
@@ -272,16 +282,29 @@ def request_of(call: TaskCall) -> EnqueueRequest:
     Raises:
         InvalidInput: an argument or an option is wrong.
     """
-    task, options = call.task, call.options
-    context = task.arguments.dump(call.args, call.kwargs)
+    return request_with(call.task, call.task.arguments.dump(call.args, call.kwargs), call.options)
+
+
+def request_with(task: Task[..., Any], context: Any, options: CallOptions) -> EnqueueRequest:
+    """The item of a call with these arguments as its context.
+
+    Raises:
+        InvalidInput: an option is wrong.
+    """
     definition = task.definition
-    moment = None if options.at is None else parse_instant(options.at, "at")
+    if options.slot is None:
+        moment = None if options.at is None else parse_instant(options.at, "at")
+    elif options.at is None:
+        moment = options.slot.scheduled_time
+    else:
+        raise InvalidInput("at", "or a slot: give one of the two")
     unique = definition.unique.chosen(options.unique)
     return EnqueueRequest.of(
         task.item_type,
         unique.item_id(options.key, context, moment),
         context,
         moment,
+        slot=options.slot,
         lane=definition.lane if options.lane is None else options.lane,
         priority=definition.priority if options.priority is None else options.priority,
         while_waiting=unique.while_waiting,

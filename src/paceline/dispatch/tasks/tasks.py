@@ -35,7 +35,7 @@ from paceline.dispatch.tasks.policies import (
     checked_timeout,
 )
 from paceline.dispatch.tasks.related_items import RelatedItems
-from paceline.dispatch.tasks.task import CallOptions, Definition, Task, TaskCall, request_of
+from paceline.dispatch.tasks.task import CallOptions, Definition, Task, TaskCall, request_of, request_with
 from paceline.dispatch.tasks.unique import checked_unique, new_id
 from paceline.dispatch.turns import checked_lane, checked_priority
 from paceline.dispatch.worker.dispatching import dispatching
@@ -43,7 +43,6 @@ from paceline.dispatch.worker.engine import GRACE_SECONDS
 from paceline.dispatch.worker.pace import MAX_PREFETCH
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS
 from paceline.downstream.downstream import Downstream
-from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from paceline.limits.limiter import AsyncLimiter
 from paceline.options import check_wait, is_whole
@@ -179,6 +178,9 @@ class Tasks:
         on_unknown: str = OnUnknown.RETRY,
         inquire: Inquiry | None = None,
         hold_for: Duration | None = None,
+        workflow: type | None = None,
+        activities: Iterable[Callable[..., Any]] = (),
+        guarded: Iterable[str] | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -202,6 +204,9 @@ class Tasks:
         on_unknown: str = OnUnknown.RETRY,
         inquire: Inquiry | None = None,
         hold_for: Duration | None = None,
+        workflow: type | None = None,
+        activities: Iterable[Callable[..., Any]] = (),
+        guarded: Iterable[str] | None = None,
     ) -> Any:
         """Makes a function a task: `@tasks.task` or `@tasks.task(retries=5, …)`.
 
@@ -223,6 +228,9 @@ class Tasks:
         beyond its timeout, or it raised `OutcomeUnknown`. It is retried (`retry`); the function `inquire` is called
         before any retry, with the item's id and the arguments (`inquire`); or nothing runs until somebody resolves the
         item (`hold`). What nobody decides within `hold_for`, a day by default, is a dead letter.
+
+        On Temporal, `workflow` is the workflow class that runs instead of the function, with the item's id and its
+        arguments as JSON, and `activities` are what it calls; those named in `guarded`, or else all, wait for `rate`.
 
         Raises:
             ConfigurationError: an option or the function's signature is wrong, or the name is taken.
@@ -251,7 +259,10 @@ class Tasks:
                 queue=queue,
                 **unknown,
             )
-            definition = Definition(config, seconds, policy, priority, lane, same, downstream, inquire)
+            names = None if guarded is None else tuple(guarded)
+            definition = Definition(
+                config, seconds, policy, priority, lane, same, downstream, inquire, workflow, tuple(activities), names
+            )
             task = Task(self, function, definition)
             self._tasks[item_type] = task
             return task
@@ -304,7 +315,11 @@ class Tasks:
 
     def domains(self) -> list[Domain]:
         """Each task as a `Domain`, for callers that run them without `run`."""
-        return [Domain(task.definition.config, self._execution(task)) for task in self._tasks.values()]
+        return [self._domain(task) for task in self._tasks.values()]
+
+    def _domain(self, task: Task[Any, Any]) -> Domain:
+        made = task.definition
+        return Domain(made.config, self._execution(task), made.workflow, made.activities, made.guarded)
 
     def _execution(self, task: Task[Any, Any]) -> TaskExecution:
         definition = task.definition
@@ -410,30 +425,12 @@ class Tasks:
 
     async def enqueue_item(self, task: Task[Any, Any], context: Any, options: CallOptions) -> EnqueueResult:
         """Queues an item of a task, for `Task.enqueue`."""
-        definition, item_type = task.definition, task.item_type
-        at, connection = options.at, options.connection
-        moment = None if at is None else parse_instant(at, "at")
-        unique = definition.unique.chosen(options.unique)
-        item_id, while_waiting = unique.item_id(options.key, context, moment), unique.while_waiting
-        lane = definition.lane if options.lane is None else options.lane
-        priority = definition.priority if options.priority is None else options.priority
+        request = request_with(task, context, options)
         if self._in_memory is not None:
-            self._check_in_memory(connection)
-            request = EnqueueRequest.of(
-                item_type, item_id, context, moment, lane=lane, priority=priority, while_waiting=while_waiting
-            )
+            self._check_in_memory(options.connection)
             return (await self._in_memory.enqueue_requests([request]))[0]
-        queue = await self._ready((item_type,), connection)
-        return await queue.enqueue(
-            item_type,
-            item_id,
-            context=context,
-            execute_at=at,
-            lane=lane,
-            priority=priority,
-            while_waiting=while_waiting,
-            connection=connection,
-        )
+        queue = await self._ready((task.item_type,), options.connection)
+        return await queue.enqueue_request(request, connection=options.connection)
 
     async def enqueue_calls(
         self, task: Task[Any, Any], calls: Sequence[TaskCall], connection: Any
@@ -556,6 +553,13 @@ class Tasks:
         async with self._guard(queue) as guard, self._dispatching(queue, served, guard, options):
             await declare_schedules(queue, self._periodic)
             yield [domain.item_type for domain in served]
+
+    async def declare(self, queue: DispatchQueue) -> None:
+        """Writes the settings and schedules of all tasks to a queue, for callers that run them without `run`; their
+        downstreams are closed with the tasks."""
+        await self._served(queue, None)
+        await declare_schedules(queue, self._periodic)
+        self._close_with_queue(domain.execute for domain in self.domains())
 
     def _close_with_queue(self, served: Iterable[Execute]) -> None:
         """The downstreams that this event loop calls are closed when its queue is."""

@@ -26,7 +26,7 @@ from paceline.server.cli.terminal import print_line, run
 from paceline.server.settings import Settings
 from paceline.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
 from paceline.server.wiring.access import oidc_provider, open_access_store, open_authenticator
-from paceline.server.wiring.dispatch import load_domains
+from paceline.server.wiring.dispatch import load_own
 from paceline.server.wiring.envoy import check_grpc
 from paceline.server.wiring.requirements import require_extras
 from paceline.server.wiring.slots import open_slots
@@ -82,7 +82,7 @@ def permit(settings: Settings, migrate: bool) -> None:
 async def _prepare(settings: Settings) -> None:
     """Migrates and makes the default config once, before any worker starts; an error is reported here, in one line."""
     check_apps(settings)
-    load_domains(settings)
+    load_own(settings)
     oidc_provider(settings)
     if missing_file(settings) is not None:
         # Before the file is made: a database that does not exist has no tokens.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
 from paceline.dispatch.tasks.tasks import RunOptions, Tasks
 from paceline.errors import ConfigurationError
@@ -24,7 +25,7 @@ from paceline.server.opened_apps import AppContext, open_apps
 from paceline.server.settings import Settings
 from paceline.server.shutdown import SIGNALS, closing_part, stop_on_signals
 from paceline.server.wiring.database import shared_database
-from paceline.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
+from paceline.server.wiring.dispatch import OwnTasks, dispatch_guard, load_own, load_tasks, local_dispatch
 from paceline.server.wiring.doctor import server_probes
 from paceline.server.wiring.queue import open_dispatch_observer, open_queue
 from paceline.server.wiring.requirements import require_extras
@@ -66,7 +67,7 @@ def _or(words: list[str]) -> str:
     shell_complete=completing([*Role, *app_roles()]),
     about=f"Which work to do: {_or(_roles())}; or tasks of your own, such as my_app:tasks.",
 )
-@click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")
+@click.option("--domain", "domains", multiple=True, help="Tasks of your own, as package.module:name.")
 @click.option("--queues", help="Of your own tasks, run those in these named queues only: default,mail.")
 @click.option("--concurrency", type=int, help="How many of your own tasks run at once in this process.")
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
@@ -186,8 +187,8 @@ async def _work(settings: Settings, role: str, shown: _MetricsListener | None) -
         own = app_roles()
         if role not in own:
             roles = {"dispatch", "init", "exec"} if role == Role.ALL else {role}
-            domains = load_domains(settings)
-            working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry, started)))
+            tasks = load_own(settings)
+            working.append(asyncio.create_task(_dispatch(settings, roles, tasks, stop, registry, started)))
         else:
             started()
         for name, place in own.items():
@@ -205,7 +206,7 @@ async def _work(settings: Settings, role: str, shown: _MetricsListener | None) -
 async def _dispatch(
     settings: Settings,
     roles: Collection[str],
-    domains: Registry,
+    own: OwnTasks,
     stop: asyncio.Event,
     registry: CollectorRegistry | None,
     started: Callable[[], None],
@@ -225,10 +226,9 @@ async def _dispatch(
                 roles=frozenset(roles),
             )
         ) as apps,
+        _declared(own, queue),
     ):
-        for opened in apps.values():
-            for domain in opened.domains:
-                domains.add(domain)
+        domains = Registry(*own.registry, *(domain for opened in apps.values() for domain in opened.domains))
         if settings.temporal_address is not None:
             await run_temporal_workers(
                 settings, roles, domains, guard=guard, observer=observer, stop=stop, started=started
@@ -237,6 +237,16 @@ async def _dispatch(
         async with local_dispatch(queue, domains, guard=guard, observer=observer, limits=settings.dispatch):
             started()
             await stop.wait()
+
+
+@asynccontextmanager
+async def _declared(own: OwnTasks, queue: DispatchQueue) -> AsyncIterator[None]:
+    """The tasks' settings and schedules are written; what they open is closed when the block ends."""
+    await own.declare(queue)
+    try:
+        yield
+    finally:
+        await own.close()
 
 
 async def _hasten(settings: Settings, stop: asyncio.Event) -> None:

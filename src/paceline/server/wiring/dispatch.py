@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from paceline.dispatch.meter import QueueMeter
 from paceline.dispatch.plan_guard import PlanGuard
@@ -28,17 +29,36 @@ from paceline.server.shutdown import closing_part
 from paceline.server.wiring.database import embedded_url
 from paceline.server.wiring.limits import open_limits
 from paceline.server.wiring.queue import open_queue
+from paceline.sql.url import database_url
 
 
-def load_domains(settings: Settings) -> Registry:
-    """The item types this process knows: those of installed packages (entry points `paceline.domains`) and those the
-    settings name."""
-    registry = Registry()
+class OwnTasks(NamedTuple):
+    """The tasks of installed packages and of the settings, for a process that works for applications, too."""
+
+    tasks: Sequence[Tasks]
+    registry: Registry
+
+    async def declare(self, queue: DispatchQueue) -> None:
+        """Writes their settings and schedules."""
+        for tasks in self.tasks:
+            await tasks.declare(queue)
+
+    async def close(self) -> None:
+        """Closes what they have opened."""
+        for tasks in self.tasks:
+            await tasks.close()
+
+
+def load_own(settings: Settings) -> OwnTasks:
+    """The tasks that this process runs beside the applications' work: those of installed packages (entry points
+    `paceline.domains`) and those the settings name.
+
+    Raises:
+        ConfigurationError: some can't be loaded, are on another database, or have the same item type.
+    """
     named = [name.strip() for name in settings.dispatch.domains.split(",") if name.strip()]
-    for name in [*_installed_domains(), *named]:
-        for domain in _loaded(name, settings):
-            registry.add(domain)
-    return registry
+    tasks = [_loaded(name, settings) for name in [*_installed_domains(), *named]]
+    return OwnTasks(tasks, Registry(*(domain for each in tasks for domain in each.domains())))
 
 
 @cache
@@ -71,19 +91,34 @@ def _imported(name: str, default: str) -> Any:
     return getattr(import_module(module), attribute or default)
 
 
-def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
+def _loaded(name: str, settings: Settings) -> Tasks:
+    setting = spelled("dispatch", "domains")
     try:
-        value = _imported(name, "domain")
+        value = _imported(name, "tasks")
         if callable(value):
             value = value(settings)
     except ConfigurationError:
         raise
     except Exception as error:
-        raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} can't be loaded: {error}") from error
-    loaded = [value] if isinstance(value, Domain) else list(value) if isinstance(value, Iterable) else []
-    if not loaded or not all(isinstance(one, Domain) for one in loaded):
-        raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} is no Domain, no Registry and makes none")
-    return loaded
+        raise ConfigurationError(setting, f"{name!r} can't be loaded: {error}") from error
+    if not isinstance(value, Tasks):
+        raise ConfigurationError(setting, f"{name!r} is no Tasks object and makes none; write tasks = Tasks(url)")
+    if _place(value.url) != _place(settings.database_url):
+        raise ConfigurationError(
+            setting,
+            f"{name!r} is on another database than PACELINE_DATABASE_URL; give both the same, or run its own worker",
+        )
+    return value
+
+
+def _place(url: str) -> Any:
+    """What two URLs of the same database have in common."""
+    if url.startswith("memory:"):
+        return url
+    place = database_url(url)
+    if place.get_backend_name() == "sqlite" and place.database:
+        return Path(place.database).resolve()
+    return place.host, place.port, place.database
 
 
 @asynccontextmanager
@@ -143,22 +178,22 @@ async def open_dispatch(
 ) -> AsyncIterator[DispatchQueue]:
     """The queue of a service, measured; the domains of the settings are dispatched beside it, if it is configured
     to."""
-    known = load_domains(settings)
+    own = load_own(settings)
     dispatch_settings = settings.dispatch
     inline = dispatch_settings.worker == "inline" or (
         dispatch_settings.worker == "auto" and settings.temporal_address is None
     )
     async with open_queue(settings) as queue, AsyncExitStack() as running:
-        for domain in known:
-            await queue.declare(domain.config)
+        running.push_async_callback(own.close)
+        await own.declare(queue)
         if observer is not None:
             metering = asyncio.create_task(QueueMeter(queue.store, observer).run())
             running.callback(metering.cancel)
-        if inline and len(known):
+        if inline and len(own.registry):
             await running.enter_async_context(
                 local_dispatch(
                     queue,
-                    known,
+                    own.registry,
                     guard=guard,
                     observer=observer,
                     limits=dispatch_settings,

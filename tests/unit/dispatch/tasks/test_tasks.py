@@ -34,6 +34,8 @@ from paceline.dispatch.tasks import unique
 from paceline.dispatch.tasks.policies import pause_before
 from paceline.errors import ConfigurationError, InvalidInput, MissingExtra, NotFound, TaskFailed
 from paceline.limits.model import Concurrency
+from paceline.slots.model import WindowPolicy
+from paceline.slots.scheduler import SlotScheduler
 
 SECOND = timedelta(seconds=1)
 
@@ -567,3 +569,45 @@ def test_ids_of_calls_without_a_key_sort_by_their_times(monkeypatch: pytest.Monk
     assert len({one[:16] for one in ids}) == 6
     assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(7, RFC_4122)}
     assert int(ids[0][:12], 16) == times[0] // 1_000_000
+
+
+SLOT_TIME = datetime(2100, 3, 1, 16, tzinfo=UTC)
+
+
+@pytest.fixture
+async def slots() -> AsyncIterator[SlotScheduler]:
+    async with SlotScheduler.open("memory://") as slots:
+        await slots.configure("default", WindowPolicy(2, "PT10S", max_delay="PT20S"))
+        yield slots
+
+
+async def test_a_call_runs_in_its_slot_and_keeps_it_when_it_is_queued_again(slots: SlotScheduler) -> None:
+    tasks = Tasks("memory://")
+
+    @tasks.task
+    async def note(number: int) -> None: ...
+
+    async with tasks.in_memory(run=False) as memory:
+        for _ in range(2):
+            slot = await slots.assign("a", "default", SLOT_TIME)
+            queued = await note.options(key="a", slot=slot).enqueue(1)
+        assert (queued.item_id, queued.existing) == ("a", True)
+        item = (await memory.queue.show("NOTE", "a")).item
+        assert (item.execute_at, item.slotted) == (slot.scheduled_time, True)
+        with pytest.raises(InvalidInput, match="at: or a slot"):
+            await note.options(key="b", slot=slot, at=SLOT_TIME).enqueue(1)
+
+
+async def test_many_calls_have_slots_of_their_own(slots: SlotScheduler) -> None:
+    tasks = Tasks("memory://")
+
+    @tasks.task
+    async def note(number: int) -> None: ...
+
+    booked = await slots.assign_many([(f"i{number}", SLOT_TIME) for number in range(4)], "default")
+    async with tasks.in_memory(run=False) as memory:
+        calls = [note.options(key=slot.event_id, slot=slot).call(number) for number, slot in enumerate(booked)]
+        await note.enqueue_many(calls)
+        items = await memory.queue.list("NOTE")
+    assert [(item.item_id, item.slotted) for item in items] == [(f"i{number}", True) for number in range(4)]
+    assert {item.execute_at for item in items} == {slot.scheduled_time for slot in booked}

@@ -17,7 +17,7 @@ from paceline.server.cli.parameters import Command, as_json
 from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings, settings_file, unknown_variable_warnings
 from paceline.server.shapes.health import FindingShown
-from paceline.server.wiring.dispatch import load_domains
+from paceline.server.wiring.dispatch import load_own
 from paceline.server.wiring.requirements import require_extras
 
 PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
@@ -80,7 +80,7 @@ def _named(settings: Settings) -> list[Finding]:
     """The files and modules that the settings name, loaded as the service loads them."""
 
     def domains() -> str:
-        own = [domain.item_type for domain in load_domains(settings)]
+        own = [domain.item_type for domain in load_own(settings).registry]
         types = [*(item_type for app in installed_apps() for item_type in app.item_types), *own]
         return ", ".join(types) or "none: no application is installed, and PACELINE_DISPATCH_DOMAINS names none"
 
