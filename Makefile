@@ -90,7 +90,7 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 demo: $(STAMP)
-	@$(BIN)/paceline demo
+	@$(BIN)/paceline demo --chaos
 
 $(VENV)/peers: $(STAMP)
 	@$(call install,--group peers)

@@ -240,6 +240,7 @@ def test_a_statement_is_compared_over_http(tmp_path: Path) -> None:
 def test_the_demo_with_chaos_ends_with_a_clean_reconciliation(tmp_path: Path) -> None:
     ended = run(tmp_path, "demo", "--chaos", "--payments", "90", "--tps", "30", "--plot", "demo.png", "--json")
     result = json.loads(ended.stdout)
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert (result["executedOnce"], result["executedMoreThanOnce"]) == (90, 0), ended.stderr
     assert result["peakPerSecond"] <= 30
     assert (result["reconciled"]["matched"], result["reconciled"]["clean"]) == (90, True)

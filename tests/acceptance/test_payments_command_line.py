@@ -9,6 +9,8 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
+from lxml import etree
+
 from tests.acceptance.service import command, environment, run, until
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
@@ -68,6 +70,24 @@ def test_old_payments_are_forgotten_unless_a_rule_may_still_look_for_them(tmp_pa
     assert json.loads(run(tmp_path, *prune).stdout)["payments"] == 1
     assert run(tmp_path, "payments", "show", "p1").returncode == 1
     assert run(tmp_path, "payments", "show", "p2").returncode == 0, "its time is to come"
+
+
+def test_a_feeds_status_report_is_written_for_its_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "feed.csv").write_text(HEADER + f"p1,{REST}\nwrong,{REST}\n".replace("wrong,", "wrong,-"))
+    feed_id = json.loads(run(tmp_path, "payments", "submit", "feed.csv", "--json").stdout)["feedId"]
+    printed = run(tmp_path, "payments", "status-report", feed_id)
+    assert printed.returncode == 0, printed.stderr
+    report = etree.fromstring(printed.stdout.encode())
+    statuses = [element.text for element in report.iter("{*}TxSts")]
+    assert len(statuses) == 2
+    assert "RJCT" in statuses
+    written = run(tmp_path, "payments", "status-report", feed_id, "--output", "report.xml")
+    assert (written.returncode, written.stdout, written.stderr) == (0, "", "written to report.xml\n")
+    assert (tmp_path / "report.xml").stat().st_mode & 0o777 == 0o600
+    assert etree.parse(tmp_path / "report.xml").getroot().tag == report.tag
+    missing = run(tmp_path, "payments", "status-report", "none", "--output", "other.xml")
+    assert (missing.returncode, "none" in missing.stderr) == (1, True)
+    assert not (tmp_path / "other.xml").exists()
 
 
 def test_what_is_typed_wrongly(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -31,7 +32,13 @@ from paceline.slots.model import checked_id
 from paceline_payments.feed import FeedFormat
 from paceline_payments.lifecycle import PaymentStatus
 from paceline_payments.reconciliation.statement import StatementFormat
-from paceline_payments.service.cli.submission import Submission, checked_directory, release_feed, submit_feed
+from paceline_payments.service.cli.submission import (
+    Submission,
+    checked_directory,
+    open_for_owner,
+    release_feed,
+    submit_feed,
+)
 from paceline_payments.service.shapes.payments import FeedReport, PaymentAndSlot, PaymentPage, PaymentShown, PaymentView
 from paceline_payments.service.wiring.payments import open_payments
 from paceline_payments.submission import submitted
@@ -121,6 +128,27 @@ def release(feed_id: str, rejected: Path | None, as_json: bool) -> None:
     report = run(work())
     _print_report(report, as_json)
     raise click.exceptions.Exit(1 if report.rejected_count else 0)
+
+
+@app.command("status-report")
+@click.argument("feed_id", cls=Argument, metavar="FEED")
+@click.option("--output", type=PATH, help="Where it is written, for its owner alone; else to standard output.")
+def status_report(feed_id: str, output: Path | None) -> None:
+    """Write the answer to whoever sent a feed: ISO 20022 pain.002, the status of the file and of each transaction."""
+    from paceline_payments.feeds.status_report import status_report as blocks_of
+
+    async def work(settings: Settings) -> None:
+        async with _payments(settings) as payments:
+            feed = await payments.feeds.show(checked_id(feed_id, "feed_id"))
+            with nullcontext(sys.stdout.buffer) if path is None else open_for_owner(path) as file:
+                async for block in blocks_of(feed, payments.feeds, payments.store, datetime.now(UTC)):
+                    file.write(block)
+
+    path = None if output is None else checked_directory(output)
+    with read_only_settings() as settings:
+        run(work(settings))
+    if path is not None:
+        print_status(f"written to {path}")
 
 
 def _rejected_file(feed: Path, rejected: Path | None, piped: bool) -> Path | None:

@@ -116,7 +116,7 @@ async def _write_rejects(feeds: Feeds, feed: Feed, path: Path | None) -> tuple[l
     file: IO[bytes] | None = None
     if path is not None:
         try:
-            file = await asyncio.to_thread(_open_for_owner, path)
+            file = await asyncio.to_thread(open_for_owner, path)
         except OSError as error:
             print_status(f"{path} can't be written ({error.strerror}): see the feed's rejects")
     after = 0
@@ -132,8 +132,8 @@ async def _write_rejects(feeds: Feeds, feed: Feed, path: Path | None) -> tuple[l
     return shown, path if file is not None else None
 
 
-def _open_for_owner(path: Path) -> IO[bytes]:
-    """A new file that nobody else may read: rejected records have names and accounts."""
+def open_for_owner(path: Path) -> IO[bytes]:
+    """A new file that nobody else may read: records have names and accounts."""
     file = open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
     os.fchmod(file.fileno(), 0o600)
     return file

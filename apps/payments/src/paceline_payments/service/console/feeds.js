@@ -1,6 +1,6 @@
 // Feeds of payments: where each stands, what it brought, and what was refused.
 
-import {query as asQuery, call, path} from './api.js'
+import {query as asQuery, call, PREFIX, path} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, facts, h, link, show, table, update} from './dom.js'
 import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
@@ -130,6 +130,11 @@ function one(root, shell, id) {
           'div',
           {class: 'row'},
           link('Its payments', 'payments', {feed: id}),
+          h(
+            'a',
+            {href: `${PREFIX}${path(BASE, id)}/status-report`, download: `${id}-status-report.xml`},
+            'Status report (pain.002)',
+          ),
           feed.state === 'HELD' &&
             button('Release this feed', release, {
               kind: 'main',

@@ -138,6 +138,7 @@ async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
                 await worker.stop()
             report.reconciliation = await compared(opened.statements, bank)
             report.late_calls = chaos.late_calls
+            report.faults = chaos.faults
             return report
 
 
@@ -180,9 +181,10 @@ async def _follow(
             if not waiting and (wrong is None or wrong.done()):
                 break
             await asyncio.sleep(view.pause)
-    if wrong is not None:
-        await wrong
-    stats = await queue.stats(ITEM_TYPE)
+        if wrong is not None:
+            await wrong
+        stats = await queue.stats(ITEM_TYPE)
+        view.show(stats)
     return Report.of(plan, bank, await opened.store.count(), stats.depth.get(Status.DEAD_LETTER, 0))
 
 

@@ -24,6 +24,7 @@ from paceline_payments.downstream.simulator import Answer, Behaviour, Simulator
 from paceline_payments.model import ITEM_TYPE
 from paceline_payments.reconciliation.comparing import ReconciliationStore, reconcile
 from paceline_payments.reconciliation.model import BankStatus, Difference, Kind, StatementLine
+from paceline_payments.service.demo.report import Fault
 from paceline_payments.service.shapes.reconciliation import ReconciliationShown
 
 LOST_ANSWERS = 0.03
@@ -130,31 +131,42 @@ class Chaos:
         self._worker = worker
         self.late_calls = 0
         """Calls that arrived while the kill switch was off, more than a second after it was turned off."""
+        self.faults: list[Fault] = []
 
     async def run(self, at: datetime, seconds: float, announce: Announce) -> None:
         """Injects the faults, one after another."""
         await self._until(at, 0.15 * seconds)
         announce("a worker is killed (SIGKILL), another one is started")
+        killed = _since(at)
+        self.faults.append(Fault("worker killed", killed, killed))
         await self._worker.stop(signal.SIGKILL)
         await self._worker.start()
         await self._until(at, 0.4 * seconds)
         announce(f"the bank is down for {BANK_DOWN:.0f} s: every call is answered 503")
+        down = _since(at)
         self._bank.behave(fail=1.0, lose=0.0)
         await asyncio.sleep(BANK_DOWN)
         self._bank.behave(fail=0.0, lose=LOST_ANSWERS)
+        self.faults.append(Fault("bank down", down, _since(at)))
         announce("the bank is back")
         await self._until(at, 0.7 * seconds + BANK_DOWN)
         await self._queue.pause(ITEM_TYPE)
+        off = _since(at)
         announce("the kill switch is thrown")
         await asyncio.sleep(ACKNOWLEDGED)
         before = len(self._bank.calls)
         await asyncio.sleep(SWITCHED_OFF - ACKNOWLEDGED)
         self.late_calls = len(self._bank.calls) - before
         await self._queue.resume(ITEM_TYPE)
+        self.faults.append(Fault("kill switch thrown", off, _since(at)))
         announce(f"the kill switch is released; calls meanwhile: {self.late_calls}")
 
     async def _until(self, at: datetime, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, (at - datetime.now(UTC)).total_seconds() + seconds))
+        await asyncio.sleep(max(0.0, seconds - _since(at)))
+
+
+def _since(at: datetime) -> float:
+    return (datetime.now(UTC) - at).total_seconds()
 
 
 async def compared(store: ReconciliationStore, bank: RecordingBank) -> ReconciliationShown:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from paceline.durations import format_instant
 from paceline_payments.downstream.simulator import Call, Simulator, peak_per_second
@@ -43,6 +44,15 @@ class Plan:
         return call.at_us / 1e6 - self._monotonic_of_at
 
 
+class Fault(NamedTuple):
+    """What went wrong in a run, on purpose, and when: in seconds after the requested instant."""
+
+    name: str
+    begin: float
+    end: float
+    """The same as `begin`, if it was a moment."""
+
+
 @dataclass(slots=True)
 class Report:
     """The end of a run, in figures."""
@@ -63,6 +73,7 @@ class Report:
     """With chaos: the comparison with the bank's record."""
     late_calls: int = 0
     """With chaos: calls that arrived although the kill switch was off."""
+    faults: Sequence[Fault] = ()
 
     @classmethod
     def of(cls, plan: Plan, bank: Simulator, statuses: Mapping[PaymentStatus, int], dead_letters: int) -> Report:
@@ -153,11 +164,16 @@ class Report:
             )
         ]
         return [
+            *(f"  {fault.name}: {_span(fault)}" for fault in self.faults),
             f"{_mark(not self.late_calls)} calls while the kill switch was off: {self.late_calls}",
             f"{_mark(result.clean)} reconciliation with the bank: {result.matched} matched, "
             f"{sum(result.counts.values())} differences",
             *named[:10],
         ]
+
+
+def _span(fault: Fault) -> str:
+    return f"at {fault.begin:.1f} s" if fault.begin == fault.end else f"from {fault.begin:.1f} to {fault.end:.1f} s"
 
 
 def _mark(good: bool) -> str:

@@ -12,7 +12,7 @@ from paceline.dispatch.model import QueueStats
 from paceline.dispatch.status import Status
 from paceline.server.cli.screen import Screen, coloured, panel
 from paceline.server.cli.terminal import print_status
-from paceline_payments.downstream.simulator import Simulator
+from paceline_payments.downstream.simulator import Simulator, peak_per_second
 from paceline_payments.service.demo.report import Plan
 
 WINDOW = 4
@@ -106,12 +106,16 @@ class LiveView:
         self._screen.show([line for title, lines in panels for line in panel(title, lines, width)])
 
     def _count(self) -> None:
-        for call in self._bank.calls[self._counted :]:
+        calls, first = self._bank.calls, self._counted
+        if first < len(calls):
+            # As the report counts it: in any sliding second, also one between two looks.
+            since = bisect_left(calls, calls[first].at_us - 1_000_000, key=lambda call: call.at_us)
+            self._peak = max(self._peak, peak_per_second(call.at_us for call in calls[since:]))
+        for call in calls[first:]:
             self._seconds[call.at_us // 1_000_000] += 1
             if call.executed:
                 self._executed[int(self._plan.scheduled.get(call.payment_id, 0.0) // WINDOW)] += 1
-        self._counted = len(self._bank.calls)
-        self._peak = max(self._peak, _last_second(self._bank))
+        self._counted = len(calls)
 
     def _windows(self) -> tuple[str, list[str]]:
         planned = Counter(int(at // WINDOW) for at in self._plan.scheduled.values())
