@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Replayer
 
-from paceline import AsyncLimiter, ConfigurationError, Plan, SlidingLog
+from paceline import ConfigurationError
 from paceline.dispatch.decisions import released
 from paceline.dispatch.engines.temporal.client import connect, connect_for_dispatch
 from paceline.dispatch.engines.temporal.converter import DATA_CONVERTER
@@ -22,7 +21,6 @@ from paceline.dispatch.engines.temporal.engine import TemporalEngine
 from paceline.dispatch.engines.temporal.interceptor import DispatchInterceptor
 from paceline.dispatch.engines.temporal.workers import exec_worker
 from paceline.dispatch.model import Change, EnqueueRequest, Item
-from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.ports import NullObserver, Start, StartRequest
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.status import Status
@@ -30,6 +28,7 @@ from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import StoreUnavailable
 from paceline.testing import eventually
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow
+from tests.models.held_starts import HeldStarts
 from tests.models.queue_store import MemoryQueueStore
 
 NO_DELAY = timedelta(0)
@@ -149,7 +148,7 @@ async def benches(address: str) -> AsyncIterator[Callable[..., Awaitable[Bench]]
         bench = Bench(address, client, domain, billing)
         await bench.store.configure(domain.config)
         worker = exec_worker(
-            client, domain.config.exec_task_queue, [domain], bench.outcomes, guard=guard or bench.guard
+            client, domain.config.exec_task_queue, [domain], bench.outcomes, limits=HeldStarts(guard or bench.guard)
         )
         await worker.__aenter__()
         running.append(worker)
@@ -300,36 +299,6 @@ async def test_without_names_every_activity_is_guarded(make_bench: Make) -> None
 async def test_a_guard_for_an_activity_that_does_not_exist_is_refused(make_bench: Make) -> None:
     with pytest.raises(ConfigurationError, match="'chargé' is no activity"):
         await make_bench(admission_plan="downstream", guarded=("chargé",))
-
-
-class Watched(PlanGuard):
-    """Notes when it admitted."""
-
-    def __init__(self, limiter: AsyncLimiter) -> None:
-        super().__init__(limiter)
-        self.admitted: list[float] = []
-
-    async def admit(self, plan: str, key: str) -> None:
-        await super().admit(plan, key)
-        self.admitted.append(time.monotonic())
-
-
-async def test_no_sliding_second_sees_more_calls_than_the_plan_admits(make_bench: Make) -> None:
-    plan = Plan("downstream", SlidingLog(limit=6, window="PT1S"))
-    async with AsyncLimiter(plans=[plan]) as limiter:
-        guard = Watched(limiter)
-        bench = await make_bench(admission_plan="downstream", guarded=("charge",), guard=guard)
-        names = [f"invoice-{n}" for n in range(15)]
-        await bench.start({name: {} for name in names})
-        for name in names:
-            await bench.until(name, Status.COMPLETED)
-    assert bench.billing.charges.keys() == {*names}
-    admitted, called = sorted(guard.admitted), sorted(bench.billing.times)
-    # More than 15 where the machine is too busy for a heartbeat a second: Temporal then has the call made again.
-    assert len(names) <= len(called) <= len(admitted), "each call was admitted"
-    assert all(before <= call for before, call in zip(admitted, called, strict=False)), (admitted, called)
-    # A busy machine sometimes runs admitted calls late: the guard only guarantees when it admits.
-    assert all(later - first > 0.9 for first, later in zip(admitted, admitted[6:], strict=False)), admitted
 
 
 async def test_a_long_wait_at_the_guard_is_no_silence(make_bench: Make) -> None:

@@ -35,6 +35,7 @@ from paceline.server.settings import Settings
 from paceline.server.wiring.temporal import temporal_worker_group
 from paceline.testing import eventually
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow, BillingInitWorkflow
+from tests.models.held_starts import HeldStarts
 from tests.models.queue_store import MemoryQueueStore
 
 pytestmark = pytest.mark.quick
@@ -85,15 +86,15 @@ async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_
     client = await connect(temporal_address)
     billing, guard, store = Billing(), Turnstile(), MemoryQueueStore()
     work = domain(billing)
-    await store.configure(work.config)
-    held = exec_worker(client, work.config.exec_task_queue, [work], OutcomeReporter(store), guard=guard)
+    await store.configure(work.config.changed({"admissionPlan": "plan"}))
+    held = exec_worker(client, work.config.exec_task_queue, [work], OutcomeReporter(store), limits=HeldStarts(guard))
     crew = TemporalWorkerGroup(client, [held])
     assert crew.task_queues == [work.config.exec_task_queue]
     stop = asyncio.Event()
     running = asyncio.create_task(crew.run(stop))
     await store.enqueue([EnqueueRequest.of(work.item_type, "one", {})])
     (item,) = (await store.claim(work.item_type, 1, timedelta(0))).items
-    memo = ClaimMemo(item.claim, "plan")
+    memo = ClaimMemo(item.claim)
     await run_one(client, work, "one", memo={KEY: memo.to_json()})
     await asyncio.wait_for(guard.requested.wait(), 20)
     stop.set()

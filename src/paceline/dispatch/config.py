@@ -10,14 +10,13 @@ from typing import Any, NamedTuple, TypedDict
 
 from paceline.dispatch.turns import Places
 from paceline.errors import ConfigurationError, InvalidInput
-from paceline.limits.model import Concurrency, Plan
 from paceline.limits.rate_text import parse_rate
 
 LONGEST_TYPE = 64
 LONGEST_NAME = 255
 LONGEST_BACKOFF = timedelta(hours=1)
-RATE_PLANS = "task:"
-"""The prefix of the names of rates' plans."""
+MOST_PER_SECOND = 100_000
+"""The highest rate."""
 DEFAULT_QUEUE = "default"
 """The queue of item types that name none."""
 
@@ -97,7 +96,7 @@ class DispatchConfig:
     exec_task_queue: str = ""
     """Where the engine runs it; empty means `{item-type}-exec-task-queue`."""
     admission_plan: str | None = None
-    """The admission plan every execution of this type acquires before it runs."""
+    """The plan whose rates hold for the executions of this type that begin, over all processes."""
     retry_backoff_secs: Number = 5
     """The pause before the first retry; it doubles with each further one, up to an hour."""
     concurrency: int | None = None
@@ -149,12 +148,6 @@ class DispatchConfig:
         _number(self, "hold_for_secs", 0, 315_360_000)
         if self.rate is not None and self.admission_plan is not None:
             raise ConfigurationError("rate", "and admissionPlan exclude each other; set one of them to null")
-
-    @property
-    def start_plan(self) -> str | None:
-        """The name of the plan that each execution acquires before it begins: that of its rate, or its admission
-        plan."""
-        return self.admission_plan if self.rate is None else rate_plan_name(self.item_type)
 
     @property
     def look_ahead(self) -> timedelta:
@@ -288,25 +281,11 @@ def checked_rate(rate: object) -> str:
     """A rate such as `50/second`.
 
     Raises:
-        ConfigurationError: it is no rate, or has a burst.
+        ConfigurationError: it is no rate, has a burst, or is too high.
     """
     parsed = parse_rate(rate, "rate", "50/second")
     if parsed.burst is not None:
         raise ConfigurationError("rate", f"{rate!r}: a task takes one rate without a burst, for example 50/second")
-    try:
-        Concurrency(parsed.limit, parsed.span)
-    except ConfigurationError as error:
-        raise ConfigurationError("rate", f"{rate!r}: {error.problem}") from None
+    if parsed.per_second > MOST_PER_SECOND:
+        raise ConfigurationError("rate", f"{rate!r} is too high; use at most {MOST_PER_SECOND}/second, or none")
     return str(rate)
-
-
-def rate_plan_name(item_type: str) -> str:
-    """The name of the plan of an item type's rate."""
-    return f"{RATE_PLANS}{item_type}"
-
-
-def rate_plan(item_type: str, rate: str) -> Plan:
-    """The plan of a rate such as `50/second`: in any span of that length, no more executions begin."""
-    parsed = parse_rate(checked_rate(rate))
-    # Permits, by `PlanGuard`: a sliding log counts from the store's decision, not from the execution's begin.
-    return Plan(rate_plan_name(item_type), Concurrency(parsed.limit, parsed.span), on_error="closed")

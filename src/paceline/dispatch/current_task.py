@@ -100,7 +100,7 @@ class CurrentTask:
         Raises:
             RuntimeError: the task has no downstream.
         """
-        if self.turn is None:
+        if self.turn is None or not self.turn.has_downstream:
             raise RuntimeError(f"{self.item_type} has no downstream; give it one by @tasks.task(downstream=…)")
         return self.turn
 

@@ -24,11 +24,11 @@ def log_not_begun(item_type: str, item_id: str) -> None:
     log.warning("%s %s was not begun: its claim was lost meanwhile", item_type, item_id, extra=fields)
 
 
-def log_no_plan(item_type: str, plan: str) -> None:
+def log_no_plan(item_type: str, error: Exception) -> None:
     log.error(
-        "No item of %s begins: there is no admission plan %r. Create it, or change the item type's admissionPlan",
+        "No item of %s begins: %s. Put another plan in its place, or change the item type's admissionPlan",
         item_type,
-        plan,
+        error,
         extra={"item_type": item_type},
     )
 

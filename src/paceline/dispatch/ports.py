@@ -1,4 +1,4 @@
-"""The ports of dispatch: a store, an engine, a guard at the call, and an observer."""
+"""The ports of dispatch: a store, an engine, and an observer."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class StartRequest(NamedTuple):
 
     claim: Claim
     config: DispatchConfig
-    """Names the workflow type, the task queue and the admission plan."""
+    """Names the workflow type and the task queue."""
     context_json: str
     """Checked: it parses."""
     start_delay: timedelta
@@ -480,6 +480,10 @@ class OutcomeSink(Protocol):
         """Whether each claim still holds its item: an operator may have cancelled it."""
         ...
 
+    async def config(self, item_type: str) -> DispatchConfig:
+        """The item type's settings, at most half an interval or a second old. `NotFound` if there is no such type."""
+        ...
+
     async def enabled(self, item_type: str) -> bool:
         """Whether executions of this type may begin, by the kill switch; less than a second old. If the store can't be
         read, `StoreError`, and none may begin."""
@@ -492,20 +496,6 @@ class OutcomeSink(Protocol):
     def was_on(self, item_type: str) -> bool:
         """Whether the kill switch is known to have been on less than a second ago. Reads no store."""
         ...
-
-
-class Guard(Protocol):
-    """Holds an execution back until its item type's limit admits it."""
-
-    async def admit(self, plan: str, key: str) -> None:
-        """Returns when the plan admits one call for `key`; waits as long as that takes."""
-        ...
-
-
-class NoGuard:
-    """Admits every call."""
-
-    async def admit(self, plan: str, key: str) -> None: ...
 
 
 class DispatchObserver(Protocol):

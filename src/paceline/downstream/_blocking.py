@@ -9,7 +9,9 @@ from paceline.circuit_breaker import BreakerPolicy
 from paceline.downstream.adaptation import Aimd
 from paceline.downstream.background_downstream import BackgroundDownstream
 from paceline.downstream.downstream import Downstream, DownstreamStatus
-from paceline.downstream.rate_gate import LimitAt
+from paceline.downstream.rate_gate import (
+    LimitAt,
+)
 from paceline.downstream.signals import Signals
 from paceline.limits.model import Spec
 

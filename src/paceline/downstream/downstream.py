@@ -21,7 +21,15 @@ from paceline.downstream.costs import Debts, budget_of
 from paceline.downstream.httpx_transport import DownstreamTransport
 from paceline.downstream.observations import REPORT_SECONDS, Observations
 from paceline.downstream.ports import BreakerStatus, StateStore
-from paceline.downstream.rate_gate import LimitAt, PermitRateGate, longest_hold, paced_policy, permit_policy
+from paceline.downstream.rate_gate import (
+    SECOND,
+    LimitAt,
+    PermitRateGate,
+    longest_hold,
+    paced_policy,
+    permit_policy,
+    spread,
+)
 from paceline.downstream.shared_breaker import SharedBreakerStore
 from paceline.downstream.signals import Signals, StandardSignals
 from paceline.downstream.state import Reading, Totals
@@ -41,7 +49,7 @@ from paceline.limits.rate_text import Rate, parse_rate
 from paceline.limits.reservations import Link
 from paceline.options import check_seconds, check_wait, is_whole
 
-MAX_NAME = 64
+MAX_NAME = 80
 MAX_RATE_KEYS = 256
 """Keys that have permits of their own in one process."""
 FRESH_SECONDS = 0.25
@@ -126,6 +134,7 @@ class Downstream:
         if rate is None and adapt is not None:
             rate = adapt.ceiling
         self._rate = None if rate is None else _check_rate(rate)
+        self._permits, self._window = (0, SECOND) if self._rate is None else spread(*self._rate[:2])
         if adapt is not None and self._rate is not None and adapt.lowest > self._rate.per_second:
             raise ConfigurationError("adapt.floor", f"{adapt.floor} is above the rate {self._rate}")
         if counted not in ("answer", "departure"):
@@ -354,7 +363,7 @@ class Downstream:
         """Lets the next permits be taken at the rate of now."""
         if self._rate is None or (known.rate is None and self._adapt is None):
             return
-        gate.pace(paced_policy(self._effective(known), self._burst, self._rate.span.total_seconds()))
+        gate.pace(paced_policy(self._effective(known), self._burst, self._window))
 
     async def _gate(self, key: str) -> PermitRateGate | None:
         if self._rate is None:
@@ -363,23 +372,23 @@ class Downstream:
             if key not in self._gates:
                 if len(self._gates) >= MAX_RATE_KEYS:
                     raise InvalidInput("key", f"downstream {self.name!r} has {MAX_RATE_KEYS} keys with a rate already")
-                limit, window = self._rate.limit, self._rate.span.total_seconds()
                 store = await open_permits(
                     self._url,
                     self._permit_name(key),
-                    permit_policy(limit, self._burst, window),
-                    longest_hold(self.call_timeout, window),
+                    permit_policy(self._permits, self._burst, self._window),
+                    longest_hold(self.call_timeout, self._window),
                 )
                 self._stack.push_async_callback(store.close)
                 self._gates[key] = PermitRateGate(
-                    store, call_timeout=self.call_timeout, limit_at=self._counted, window=window
+                    store, call_timeout=self.call_timeout, limit_at=self._counted, window=self._window
                 )
             return self._gates[key]
 
     def _permit_name(self, key: str) -> str:
-        if key == DEFAULT_KEY:
-            return self.name
-        name = f"{self.name}:{key}"
+        name = self.name if key == DEFAULT_KEY else f"{self.name}:{key}"
+        if self._window != SECOND:
+            # Permits of a day would hold back a program that has a rate per second since.
+            name = f"{name} per {self._window:g} s"
         return name if len(name) <= MAX_NAME else sha256(name.encode()).hexdigest()
 
     async def _until_open(self, call: Call) -> None:

@@ -25,6 +25,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 from math import ceil
 from secrets import token_hex
 from typing import Literal, NamedTuple
@@ -49,7 +50,16 @@ ASKING = 8
 """Concurrent permit requests per process. They share a transaction: one by one, a slow store would grant fewer permits
 than there are."""
 OUTAGE_PAUSE = 0.5
+MOST_PERMITS = 10_000
+"""Of one rate: its store reads and writes them as one value."""
 SHORTEST_PAUSE = 0.001
+
+
+def spread(limit: int, span: timedelta) -> tuple[int, float]:
+    """The permits of a rate, and their window in seconds: those of the rate, or of a part of it that has no more than a
+    store can keep. In all windows of the parts together, no more than the limit leave."""
+    parts = -(-limit // MOST_PERMITS)
+    return limit // parts, span.total_seconds() / parts
 
 
 def permit_policy(number: int, burst: int, window: float = SECOND) -> PermitPolicy:

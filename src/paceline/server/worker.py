@@ -12,9 +12,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 from paceline.dispatch.periodic import ticking
-from paceline.dispatch.ports import DispatchObserver, Guard
+from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
 from paceline.server.settings import Settings
 from paceline.server.wiring.queue import open_queue_store
@@ -30,7 +31,7 @@ async def run_temporal_workers(
     roles: Collection[str],
     registry: Registry,
     *,
-    guard: Guard | None = None,
+    limits: StartLimits | None = None,
     observer: DispatchObserver | None = None,
     stop: asyncio.Event | None = None,
     started: Callable[[], None] = lambda: None,
@@ -42,7 +43,7 @@ async def run_temporal_workers(
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
             await queue.declare(domain.config)
-        opening = temporal_worker_group(settings, registry, store, roles, guard=guard, observer=observer)
+        opening = temporal_worker_group(settings, registry, store, roles, limits=limits, observer=observer)
         group = await _unless_stopped(stop, opening)
         if group is not None:
             log.info("working on %s", ", ".join(group.task_queues))

@@ -4,33 +4,37 @@ switch holds."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from paceline import AsyncLimiter, Plan, SlidingLog
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.current_task import current_task
 from paceline.dispatch.model import Change, GiveUp, Postponed
-from paceline.dispatch.plan_guard import PlanGuard
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
+from paceline.dispatch.start_limits import CALL_TIMEOUT, StartLimits
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
 from paceline.dispatch.worker.engine import LocalEngine
 from paceline.dispatch.worker.loop import DispatchWorker
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
+from paceline.downstream.downstream import Downstream
+from paceline.downstream.ports import PermitStore
+from paceline.downstream.rate_gate import PermitRateGate, permit_policy
+from paceline.downstream.stores.memory import MemoryPermitStore
 from paceline.durations import EPOCH
 from paceline.errors import StoreUnavailable
-from paceline.limits.ports import AsyncLimitStore
-from paceline.limits.stores.memory import MemoryLimitStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.simulation.loop import Process
 from tests.simulation.network import LONGEST_TRIP, Faults, Link, Remote
 from tests.simulation.world import Violation, World
 
 WORK, RATE = "WORK", "rate"
+STARTS = 2
+"""Executions that may begin in a second, under the plan."""
 ITEMS = 12
 SECONDS = 25.0
 SWITCH_SECONDS = 1.0
@@ -77,6 +81,28 @@ class SwitchedQueue(MemoryQueueStore):
     def off_for(self) -> float:
         """Seconds since the switch was thrown; 0 if it is on."""
         return 0.0 if self._off_at is None else self._world.loop.time() - self._off_at
+
+
+class GatedDownstream(Downstream):
+    """A downstream whose permits are in a store over a link."""
+
+    def __init__(self, gate: PermitRateGate) -> None:
+        super().__init__(RATE, rate=f"{STARTS}/second", counted="departure", burst=STARTS, call_timeout=CALL_TIMEOUT)
+        self._far = gate
+
+    async def _gate(self, key: str) -> PermitRateGate:
+        return self._far
+
+
+class RemoteLimits(StartLimits):
+    """The limits of items with an admission plan."""
+
+    def __init__(self, gate: PermitRateGate) -> None:
+        super().__init__("memory://")
+        self._starts = GatedDownstream(gate)
+
+    async def of(self, config: DispatchConfig) -> tuple[Downstream, ...]:
+        return () if config.admission_plan is None else (self._starts,)
 
 
 class Executions:
@@ -136,12 +162,13 @@ async def play(world: World) -> None:
     faultless = world.faults == Faults()
     concurrency, prefetch = random.choice([2, 10]), random.choice([None, 0, 5])
 
-    limits = MemoryLimitStore(clock=world)
-    rate = Plan(RATE, SlidingLog(2, "PT1S"))
+    permits = MemoryPermitStore(permit_policy(STARTS, STARTS), world.now_us)
 
-    def guard(process: Process) -> PlanGuard:
-        store = cast(AsyncLimitStore, Remote(AsyncLimitStore, limits, world.link(process, cache, 1.0)))
-        return PlanGuard(AsyncLimiter(store, plans=[rate]))
+    def limits(process: Process) -> StartLimits:
+        store = cast(PermitStore, Remote(PermitStore, permits, world.link(process, cache, 1.0)))
+        return RemoteLimits(
+            PermitRateGate(store, call_timeout=CALL_TIMEOUT, limit_at="departure", monotonic=time.monotonic)
+        )
 
     def remote(process: Process) -> QueueStore:
         return cast(QueueStore, RemoteQueue(store, world.link(process, server), world))
@@ -175,7 +202,7 @@ async def play(world: World) -> None:
         registry = Registry()
         registry.register(WORK, executions.execute)
         outcomes = OutcomeReporter(queue)
-        engine = LocalEngine(registry, outcomes, guard=guard(process), concurrency=concurrency, prefetch=prefetch)
+        engine = LocalEngine(registry, outcomes, limits=limits(process), concurrency=concurrency, prefetch=prefetch)
         running = DispatchWorker(queue, engine, [WORK])
         if random.random() < 0.3 and not faultless:
             # It ends in good order, and another takes its place.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 
 import pytest
 
-from paceline import Downstream, Tasks, current_task
+from paceline import Downstream, NotFound, Plan, Tasks, current_task
 from paceline.dispatch import downstream_turn
+from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.downstream_turn import DownstreamTurn, turn_of
 from paceline.dispatch.model import Postponed
+from paceline.dispatch.start_limits import StartLimits
 from paceline.errors import InvalidInput, RateLimitExceeded
+from paceline.testing import eventually
 
 
 @pytest.fixture
@@ -106,7 +110,8 @@ async def test_a_call_that_is_too_late_and_finds_no_other_permit_goes_back(
     async def never() -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(turn._call, "confirm", never)
+    assert turn._call is not None
+    monkeypatch.setattr(turn._call.taken.permit, "confirm", never)
     with pytest.raises(Postponed, match="too late"):
         await turn.around(body)
     assert (shop.running, await calls(shop)) == (0, 0)
@@ -139,4 +144,95 @@ async def test_a_task_without_a_downstream_has_no_call(shop: Downstream) -> None
     async with tasks.in_memory():
         await alone.options(key="one").enqueue()
         assert "ALONE has no downstream" in str((await alone.show("one")).item.last_error)
-    assert turn_of(alone.function) is None
+    assert turn_of(alone.function, alone.definition.config) is None
+
+
+async def several(*downstreams: Downstream) -> Sequence[Downstream]:
+    return downstreams
+
+
+async def test_what_limits_the_start_is_over_when_the_body_ends_however_it_ends() -> None:
+    starts = Downstream("task:MAIL", rate="1000/second", counted="departure", burst=1000, call_timeout=1)
+    turn = DownstreamTurn(None, partial(several, starts))
+
+    async def fails() -> None:
+        assert starts.running == 1
+        raise ValueError("no")
+
+    await turn.enter()
+    with pytest.raises(ValueError, match="no"):
+        await turn.around(fails)
+    await starts._observations.flush()
+    assert (await starts.state()).totals[:4] == (1, 0, 0, 0), "an error of the task tells nothing of its limit"
+    await starts.close()
+
+
+async def test_a_call_in_hand_does_not_age_while_another_is_waited_for(
+    shop: Downstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that takes longest is waited for with nothing in hand."""
+    monkeypatch.setattr(downstream_turn, "MOMENT", 0.05)
+    slow = Downstream("slow", rate="1/second", call_timeout=1)
+    async with slow:
+        await slow.pause()
+        turn = DownstreamTurn(shop, partial(several, slow))
+        entering = asyncio.create_task(turn.enter())
+        await eventually(lambda: slow.waiting == 1)
+        assert shop.running == 0
+        for _ in range(3):
+            other = DownstreamTurn(slow, partial(several, shop))
+            waiting = asyncio.create_task(other.enter())
+            await eventually(lambda: slow.waiting == 2 and not shop.running)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        await slow.resume()
+        await entering
+        assert (slow.running, shop.running) == (1, 1)
+        assert await turn.around(body) == "done"
+        assert (slow.running, shop.running) == (0, 0)
+
+
+@pytest.mark.parametrize("rate", ["100/second", None])
+async def test_a_raised_or_removed_rate_holds_for_who_waits(rate: str | None) -> None:
+    config = DispatchConfig(item_type="MAIL", rate="1/day")
+
+    async def settings(_: str) -> DispatchConfig:
+        return config
+
+    limits = StartLimits("memory://")
+
+    def turn() -> DownstreamTurn:
+        made = turn_of(None, DispatchConfig(item_type="MAIL", rate="1/day"), limits, settings)
+        assert made is not None
+        return made
+
+    first = turn()
+    await first.enter()
+    await first.around(body)
+    waiting = [asyncio.create_task(turn().enter()) for _ in range(3)]
+    (starts,) = await limits.of(config)
+    await eventually(lambda: starts.waiting == 3)
+    config = config.changed({"rate": rate})
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    await limits.close()
+
+
+async def test_a_plan_that_goes_while_an_execution_waits_is_missed() -> None:
+    plans = {"bank": Plan("bank", "1/day")}
+
+    async def read() -> Mapping[str, Plan]:
+        return plans
+
+    limits, config = StartLimits("memory://", read), DispatchConfig(item_type="PAY", admission_plan="bank")
+    first, second = turn_of(None, config, limits), turn_of(None, config, limits)
+    assert first is not None
+    assert second is not None
+    await first.enter()
+    waiting = asyncio.create_task(second.enter())
+    (starts,) = await limits.of(config)
+    await eventually(lambda: starts.waiting == 1)
+    plans = {}
+    with pytest.raises(NotFound, match="no admission plan named 'bank'"):
+        await waiting
+    await first.leave()
+    await limits.close()

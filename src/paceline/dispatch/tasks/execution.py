@@ -91,6 +91,9 @@ class TaskExecution:
     downstream: Downstream | None = None
     inquiry: Inquiry | None = None
 
+    takes_turn = True
+    """Right before its function, when all else is done."""
+
     @property
     def inquires(self) -> bool:
         """Whether it inquires what became of an attempt in doubt."""

@@ -15,11 +15,11 @@ from paceline.dispatch.downstream_turn import downstream_of
 from paceline.dispatch.encryption import encryption_of
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
 from paceline.dispatch.periodic import checked_name
-from paceline.dispatch.ports import DispatchObserver, Guard
+from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.queue import DispatchQueue
-from paceline.dispatch.rate_guard import RateGuard
 from paceline.dispatch.registry import Domain, Execute
 from paceline.dispatch.schedules import CatchUp, Schedule
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.tasks.batches import batch_requests, chain_request
 from paceline.dispatch.tasks.declarations import Declared, declare_schedules, declared_config
 from paceline.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
@@ -44,7 +44,6 @@ from paceline.dispatch.worker.pace import MAX_PREFETCH
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS
 from paceline.downstream.downstream import Downstream
 from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
-from paceline.limits.limiter import AsyncLimiter
 from paceline.options import check_wait, is_whole
 from paceline.service_client import is_service
 from paceline.slots.calendars import Calendar
@@ -59,9 +58,6 @@ R = TypeVar("R")
 
 DEFAULT_RETRIES = 4
 MAX_RETRIES = 999
-LIMITER_DEADLINE = 5.0
-
-
 DEFINING_SECONDS = 2.0
 """How long a call in a transaction on SQLite waits to make its task known to the database, which has one writer."""
 
@@ -550,7 +546,7 @@ class Tasks:
         queue = await self.queue()
         served = await self._served(queue, options.get("queues"))
         self._close_with_queue(domain.execute for domain in served)
-        async with self._guard(queue) as guard, self._dispatching(queue, served, guard, options):
+        async with StartLimits.open(self.url) as limits, self._dispatching(queue, served, limits, options):
             await declare_schedules(queue, self._periodic)
             yield [domain.item_type for domain in served]
 
@@ -586,7 +582,7 @@ class Tasks:
         return served
 
     def _dispatching(
-        self, queue: DispatchQueue, domains: Sequence[Domain], guard: Guard | None, options: RunOptions
+        self, queue: DispatchQueue, domains: Sequence[Domain], limits: StartLimits, options: RunOptions
     ) -> AbstractAsyncContextManager[Any]:
         observer, temporal = options.get("observer"), options.get("temporal")
         concurrency = options.get("concurrency") or self._concurrency
@@ -594,7 +590,7 @@ class Tasks:
             return dispatching(
                 queue,
                 domains,
-                guard=guard,
+                limits=limits,
                 observer=observer,
                 concurrency=concurrency,
                 threads=self._threads,
@@ -609,23 +605,12 @@ class Tasks:
             temporal,
             queue,
             domains,
-            guard=guard,
+            limits=limits,
             observer=observer,
             concurrency=concurrency,
             threads=self._threads,
             encryption=encryption,
         )
-
-    @asynccontextmanager
-    async def _guard(self, queue: DispatchQueue) -> AsyncIterator[Guard]:
-        """Limits executions to the tasks' rates, counted in the same database by all processes."""
-        guard = RateGuard(
-            queue.store.config, lambda: AsyncLimiter(self.url, on_error="closed", deadline=LIMITER_DEADLINE)
-        )
-        try:
-            yield guard
-        finally:
-            await guard.close()
 
     @asynccontextmanager
     async def in_memory(self, *, run: bool = True) -> AsyncIterator[InMemory]:

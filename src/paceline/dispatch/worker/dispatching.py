@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 
 from paceline.dispatch.model import CLAIM_BYTES
 from paceline.dispatch.periodic import ticking
-from paceline.dispatch.ports import DispatchObserver, Guard, NullObserver, WorkflowEngine
+from paceline.dispatch.ports import DispatchObserver, NullObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.worker.engine import GRACE_SECONDS, LocalEngine
 from paceline.dispatch.worker.heartbeats import LOCAL, WorkerInfo, heartbeats
 from paceline.dispatch.worker.loop import DispatchWorker
@@ -33,7 +34,7 @@ async def dispatching(
     queue: DispatchQueue,
     domains: Iterable[Domain],
     *,
-    guard: Guard | None = None,
+    limits: StartLimits | None = None,
     observer: DispatchObserver | None = None,
     concurrency: int = DEFAULT_CONCURRENCY,
     threads: int = DEFAULT_THREADS,
@@ -54,7 +55,7 @@ async def dispatching(
     engine = LocalEngine(
         registry,
         outcomes,
-        guard=guard,
+        limits=limits,
         concurrency=concurrency,
         threads=threads,
         prefetch=prefetch,

@@ -11,6 +11,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from paceline import tracing
@@ -18,7 +19,7 @@ from paceline.clock import uptime
 from paceline.dispatch import events
 from paceline.dispatch.config import DispatchConfig, OnUnknown
 from paceline.dispatch.current_task import CurrentTask, current_task, enter_task
-from paceline.dispatch.downstream_turn import downstream_of, turn_of
+from paceline.dispatch.downstream_turn import DownstreamTurn, at_turn, needs_turn, turn_of
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
 from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
 from paceline.dispatch.outcomes import OutcomeUnknown, Retry
@@ -27,8 +28,6 @@ from paceline.dispatch.ports import (
     DispatchObserver,
     Execution,
     ExecutionState,
-    Guard,
-    NoGuard,
     NullObserver,
     OutcomeSink,
     Start,
@@ -36,6 +35,7 @@ from paceline.dispatch.ports import (
     StartRequest,
 )
 from paceline.dispatch.registry import Registry, inquires
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.task_errors import describe, traceback_of
 from paceline.dispatch.worker.pace import Pace
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS, Place, Places, execute_on
@@ -62,8 +62,9 @@ class LocalEngine:
     what will start within a moment, and at most `prefetch` items of a type. While contexts of a type have
     `max_context_bytes` or more, it takes no further items of it.
 
-    An execution waits in this order: for its time, for a place, for the kill switch, and last for its permit. Then its
-    body begins. With `at_pace=False` nothing waits for a downstream, and none is called: for tests.
+    An execution waits in this order: for its time, for a place, for the kill switch, and last for its permit, which
+    `limits` and its task's downstream give. That it begins is written then, and its body begins. With `at_pace=False`
+    nothing waits for a downstream, and none is called: for tests.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class LocalEngine:
         registry: Registry,
         sink: OutcomeSink,
         *,
-        guard: Guard | None = None,
+        limits: StartLimits | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         threads: int = DEFAULT_THREADS,
         prefetch: int | None = None,
@@ -83,7 +84,8 @@ class LocalEngine:
         self._registry = registry
         self._at_pace = at_pace
         self._sink = sink
-        self._start_check = StartCheck(sink, guard or NoGuard())
+        self._limits = limits
+        self._start_check = StartCheck(sink)
         self._pace = Pace(prefetch)
         self._places = Places(concurrency, threads, most_at_permit=lambda item_type: 1 + self._pace.prefetch(item_type))
         self._grace = grace
@@ -139,7 +141,7 @@ class LocalEngine:
             execution_id,
             on_thread=self._needs_thread(item_type),
             counts=request.has_begun,
-            turn=turn_of(self._registry[item_type].execute, at_pace=self._at_pace),
+            turn=self._turn_of(item_type, request.config),
         )
         running = self._runs.get(execution_id)
         if running is not None:
@@ -413,17 +415,22 @@ class LocalEngine:
         current.is_used_up = request.config.is_used_up(run.claim.retries)
         enter_task(current)
         if not tracing.is_on():
-            return await execute_on(place, run.execute, item_id, context)
+            return await self._at_turn(run, context, place)
         attributes = {"paceline.item_type": item_type, "paceline.item_id": item_id}
         span = tracing.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
         try:
             with tracing.inside(span):
-                result = await execute_on(place, run.execute, item_id, context)
+                result = await self._at_turn(run, context, place)
         except BaseException as error:
             span.end({"paceline.outcome": "failed"}, failed=type(error).__name__)
             raise
         span.end({"paceline.outcome": "completed"})
         return result
+
+    async def _at_turn(self, run: Run, context: Any, place: Place) -> Any:
+        if run.turn is None:
+            return await execute_on(place, run.execute, run.claim.item_id, context)
+        return await at_turn(run.turn, run.execute, partial(execute_on, place, run.execute, run.claim.item_id, context))
 
     async def _report_until_done(self, run: Run, report: Report) -> None:
         """Retries the report of the outcome until it succeeds: the effect has happened, and must be recorded."""
@@ -444,9 +451,12 @@ class LocalEngine:
 
     def _needs_permit(self, config: DispatchConfig) -> bool:
         """Whether executions of this type need a permit."""
-        if config.start_plan is not None or config.item_type not in self._registry:
-            return config.start_plan is not None
-        return downstream_of(self._registry[config.item_type].execute) is not None
+        execute = self._registry[config.item_type].execute if config.item_type in self._registry else None
+        return needs_turn(execute, config, self._limits)
+
+    def _turn_of(self, item_type: str, config: DispatchConfig) -> DownstreamTurn | None:
+        execute = self._registry[item_type].execute
+        return turn_of(execute, config, self._limits, self._sink.config, at_pace=self._at_pace)
 
     def _needs_thread(self, item_type: str) -> bool:
         on_thread = self._on_thread.get(item_type)

@@ -27,7 +27,7 @@ class Run:
     on_thread: bool = False
     """It runs a plain function."""
     turn: DownstreamTurn | None = None
-    """Its call of its task's downstream."""
+    """What it waits for last; None for nothing."""
     after: asyncio.Task[None] | None = None
     """An earlier run of the same item whose task has not ended yet."""
     task: asyncio.Task[None] | None = None
@@ -51,8 +51,8 @@ class Run:
 
     @property
     def needs_permit(self) -> bool:
-        """Its item type has an admission plan, or its task a downstream."""
-        return self.turn is not None or self.request.config.start_plan is not None
+        """Its starts are limited, or its task has a downstream."""
+        return self.turn is not None
 
     @property
     def over(self) -> bool:

@@ -1,4 +1,4 @@
-"""The check before an execution's first step: its claim, the kill switch and the admission plan."""
+"""The check before an execution's first step: its claim, the kill switch and its turn."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import asyncio
 from paceline.batching import Batcher
 from paceline.clock import uptime
 from paceline.dispatch import events
+from paceline.dispatch.downstream_turn import DownstreamTurn
 from paceline.dispatch.kill_switch import SWITCH_SECONDS, admitted
 from paceline.dispatch.model import Claim
-from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.dispatch.ports import OutcomeSink
 from paceline.dispatch.worker.run import Run
-from paceline.errors import NotFound, StoreError
+from paceline.errors import ConfigurationError, NotFound, PacelineError, StoreError
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 SHORTEST_WATCH = 0.02
 NO_PLAN_SECONDS = 5.0
-"""The pause between attempts of an item type whose admission plan does not exist."""
+"""The pause between attempts of an item type whose admission plan can't be used."""
 
 
 class StartRefused(Exception):
@@ -30,12 +31,11 @@ class StartRefused(Exception):
 
 
 class StartCheck:
-    """Lets an execution begin if its claim is valid, its type is enabled and its plan admits it; else raises
+    """Lets an execution begin if its claim is valid, its type is enabled and its turn has come; else raises
     `StartRefused`. It waits while the store is unavailable: the outcome could not be reported either."""
 
-    def __init__(self, sink: OutcomeSink, guard: Guard) -> None:
+    def __init__(self, sink: OutcomeSink) -> None:
         self._sink = sink
-        self._guard = guard
         self._heartbeats: Batcher[Claim, bool] = Batcher(sink.alive)
         self._no_plan: dict[str, float] = {}
 
@@ -47,8 +47,9 @@ class StartCheck:
         return min(room, 1) if uptime() - since >= NO_PLAN_SECONDS else 0
 
     async def wait(self, run: Run) -> None:
-        """Returns when the execution may begin; it must do so at once, or calls would come in bursts."""
-        item_type, plan = run.claim.item_type, run.request.config.start_plan
+        """Returns when the execution may begin; it must do so at once, or calls would come in bursts. That it begins is
+        written last: what waits has not begun. The permit is confirmed after that, right before the body."""
+        item_type = run.claim.item_type
         pause = SHORTEST_PAUSE
         while True:
             try:
@@ -57,29 +58,20 @@ class StartCheck:
                     raise StartRefused("its claim was lost", lost=True)
                 if not await self._sink.enabled(item_type):
                     raise StartRefused("the kill switch was off at its time")
-                if run.turn is None:
-                    await self._count(run)
-                if not self._sink.was_on(item_type):
-                    continue  # the store was slow
-                if run.needs_permit and not await self._admitted(run, plan):
+                if run.turn is not None and not await self._admitted(run, run.turn):
                     continue
-                if run.turn is not None:
-                    await self._count(run)
-                # Checked again after the wait, without the store: this process may have been frozen meanwhile.
-                if not run.silent and (run.turn is None or self._sink.was_on(item_type)):
+                if not (run.counts or await self._begins(run)):
+                    raise StartRefused("its claim was lost", lost=True)
+                # Checked again after the wait, without the store: it may have been slow, or this process frozen.
+                if not run.silent and self._sink.was_on(item_type):
                     self._no_plan.pop(item_type, None)
                     return
             except StoreError:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _count(self, run: Run) -> None:
-        if not (run.counts or await self._begins(run)):
-            raise StartRefused("its claim was lost", lost=True)
-
     async def _begins(self, run: Run) -> bool:
-        """Writes that the body begins. Before the wait for a plan's permit: its call must leave at once. The permit of
-        a downstream is confirmed when the body begins, so that what waits for it does not count as begun."""
+        """Writes that the body begins."""
         claim, sent_at = run.claim, uptime()
         run.counts = await self._sink.begins(claim)
         if run.claim is not claim:
@@ -98,28 +90,20 @@ class StartCheck:
             run.seen = sent_at
         return is_held
 
-    async def _admitted(self, run: Run, plan: str | None) -> bool:
-        """Whether its plan and its downstream have admitted it; False if the kill switch was turned off meanwhile."""
-        item_type = run.claim.item_type
-        every = min(max(run.request.config.dispatch_interval_secs / 2, SHORTEST_WATCH), SWITCH_SECONDS)
+    async def _admitted(self, run: Run, turn: DownstreamTurn) -> bool:
+        """Whether its turn has come; False if the kill switch was turned off meanwhile."""
+        config = run.request.config
+        every = min(max(config.dispatch_interval_secs / 2, SHORTEST_WATCH), SWITCH_SECONDS)
         try:
-            return await admitted(self._permits(run, plan), self._sink, item_type, every)
-        except NotFound:
-            if plan is None:
-                raise
-            raise StartRefused(self._refuse_without_plan(item_type, plan)) from None
+            return await admitted(turn.enter(), self._sink, config.item_type, every)
+        except (NotFound, ConfigurationError) as error:
+            raise StartRefused(self._refuse_without_plan(config.item_type, error)) from None
 
-    async def _permits(self, run: Run, plan: str | None) -> None:
-        if plan is not None:
-            await self._guard.admit(plan, run.claim.item_type)
-        if run.turn is not None:
-            await run.turn.enter()
-
-    def _refuse_without_plan(self, item_type: str, plan: str) -> str:
+    def _refuse_without_plan(self, item_type: str, error: PacelineError) -> str:
         """No item's failure: all are released, and retried later."""
         now = uptime()
         since = self._no_plan.get(item_type)
         if since is None or now - since >= NO_PLAN_SECONDS:
-            events.log_no_plan(item_type, plan)
+            events.log_no_plan(item_type, error)
         self._no_plan[item_type] = now
-        return f"there is no admission plan {plan!r}"
+        return str(error)

@@ -16,6 +16,7 @@ from paceline.limits.model import Plan
 from paceline.limits.plan_documents import document_of, plan_from
 from paceline.limits.stores.tables import limit_plan
 from paceline.sql import migrate
+from paceline.sql.databases import database
 from paceline.sql.engine import Database, announce
 from paceline.sql.hints import ChangeWatch
 from paceline.sql.schema import now
@@ -79,6 +80,11 @@ class AsyncSqlPlans:
 
     async def close(self) -> None:
         await self._database.close()
+
+
+async def open_plans(url: str) -> AsyncSqlPlans:
+    """The plans of the database at a URL, on the connections that this event loop has there."""
+    return AsyncSqlPlans(await database(url))
 
 
 class SqlPlans:

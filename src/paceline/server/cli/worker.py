@@ -14,6 +14,7 @@ import click
 
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.tasks.tasks import RunOptions, Tasks
 from paceline.errors import ConfigurationError
 from paceline.server import logs
@@ -24,8 +25,8 @@ from paceline.server.cli.terminal import print_status, run
 from paceline.server.opened_apps import AppContext, open_apps
 from paceline.server.settings import Settings
 from paceline.server.shutdown import SIGNALS, closing_part, stop_on_signals
-from paceline.server.wiring.database import shared_database
-from paceline.server.wiring.dispatch import OwnTasks, dispatch_guard, load_own, load_tasks, local_dispatch
+from paceline.server.wiring.database import embedded_url, shared_database
+from paceline.server.wiring.dispatch import OwnTasks, load_own, load_tasks, local_dispatch
 from paceline.server.wiring.doctor import server_probes
 from paceline.server.wiring.queue import open_dispatch_observer, open_queue
 from paceline.server.wiring.requirements import require_extras
@@ -213,7 +214,7 @@ async def _dispatch(
 ) -> None:
     async with (
         open_dispatch_observer(settings, registry) as observer,
-        dispatch_guard(settings) as guard,
+        StartLimits.open(embedded_url(settings)) as limits,
         open_slots(settings) as slots,
         open_queue(settings) as queue,
         open_apps(
@@ -231,10 +232,10 @@ async def _dispatch(
         domains = Registry(*own.registry, *(domain for opened in apps.values() for domain in opened.domains))
         if settings.temporal_address is not None:
             await run_temporal_workers(
-                settings, roles, domains, guard=guard, observer=observer, stop=stop, started=started
+                settings, roles, domains, limits=limits, observer=observer, stop=stop, started=started
             )
             return
-        async with local_dispatch(queue, domains, guard=guard, observer=observer, limits=settings.dispatch):
+        async with local_dispatch(queue, domains, limits=limits, observer=observer, settings=settings.dispatch):
             started()
             await stop.wait()
 

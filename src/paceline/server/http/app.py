@@ -13,7 +13,6 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paceline import __version__, tracing
-from paceline.dispatch.plan_guard import PlanGuard
 from paceline.durations import parse_duration
 from paceline.server import console
 from paceline.server import logs as log_lines
@@ -60,7 +59,7 @@ from paceline.server.shared_reads import SharedReads
 from paceline.server.shutdown import CLOSE_SECONDS, add_deadline, closing_part, end_when_hung
 from paceline.server.wiring.access import console_sessions, oidc_provider, open_access_store, open_authenticator
 from paceline.server.wiring.database import open_write_check
-from paceline.server.wiring.dispatch import open_dispatch, rates_kept
+from paceline.server.wiring.dispatch import open_dispatch
 from paceline.server.wiring.doctor import server_probes
 from paceline.server.wiring.downstreams import open_downstreams
 from paceline.server.wiring.envoy import open_envoy
@@ -189,10 +188,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))
         services.probes |= await server_probes(services.settings)
         observer = await stack.enter_async_context(open_dispatch_observer(services.settings, services.registry))
-        guard = await stack.enter_async_context(rates_kept(services.settings, PlanGuard(services.admission.limiter)))
-        services.queue = await stack.enter_async_context(
-            open_dispatch(services.settings, guard=guard, observer=observer)
-        )
+        services.queue = await stack.enter_async_context(open_dispatch(services.settings, observer=observer))
         services.downstreams = await stack.enter_async_context(open_downstreams(services.settings))
         services.backlog_ahead = BacklogAhead(services.queue.store)
         context = AppContext(

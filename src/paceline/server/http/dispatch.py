@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 
 from paceline.dispatch.changes import CHANGES
-from paceline.dispatch.plan_guard import no_rate
 from paceline.dispatch.search import LONGEST_PAGE, SORTS, FilterOptions, ItemOrder
+from paceline.dispatch.start_limits import starts_of
 from paceline.dispatch.status import IN_FLIGHT, Status
 from paceline.durations import parse_instant
-from paceline.errors import Conflict
-from paceline.limits.plan_book import PlanBook
+from paceline.errors import ConfigurationError, Conflict
 from paceline.server.access.model import Scope
 from paceline.server.http.auth import check_may
 from paceline.server.http.body import read_large_object, read_object
@@ -130,14 +129,16 @@ async def change(request: Request) -> Response:
 
 
 async def _check_plan(request: Request, plan: str | None) -> None:
-    """Raises 400 for a plan that does not exist, or is a concurrency limit: nothing would begin any more."""
+    """Raises 400 for a plan that does not exist, or limits no rate: nothing would begin any more."""
     if plan is None:
         return
     plans = await services_of(request).admission.plans.all()
     if plan not in plans:
         raise invalid("admissionPlan", f"there is no plan {plan!r}; correct it, or create the plan first")
-    if PlanBook([plans[plan]]).concurrency_limits(_item_type(request), [plan]):
-        raise invalid("admissionPlan", no_rate(plan))
+    try:
+        starts_of(plans[plan], _item_type(request))
+    except ConfigurationError as error:
+        raise invalid("admissionPlan", error.problem) from None
 
 
 @_shows("/{itemType}/stats", "Show the depth of a queue", QueueStatsShown)

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, WithJsonSchema
 from paceline.downstream.directory import KnownDownstream
 from paceline.server.shapes.shape import Expects, Instant, InvalidMember, Shape
 
-NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 64, "example": "bank"}
+NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 80, "example": "bank"}
 _RATE = {
     "type": ["string", "null"],
     "pattern": r"^[1-9]\d{0,3}/(second|minute|hour|day)$",

@@ -13,21 +13,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paceline.dispatch.meter import QueueMeter
-from paceline.dispatch.plan_guard import PlanGuard
-from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
+from paceline.dispatch.ports import DispatchObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
-from paceline.dispatch.rate_guard import RateGuard
 from paceline.dispatch.registry import Domain, Registry
-from paceline.dispatch.tasks.tasks import LIMITER_DEADLINE, Tasks
+from paceline.dispatch.start_limits import StartLimits
+from paceline.dispatch.tasks.tasks import Tasks
 from paceline.dispatch.worker.dispatching import dispatching
 from paceline.dispatch.worker.engine import GRACE_SECONDS
 from paceline.errors import ConfigurationError
-from paceline.limits.limiter import AsyncLimiter
 from paceline.server.setting_sections import DispatchSettings
 from paceline.server.settings import Settings, spelled
 from paceline.server.shutdown import closing_part
 from paceline.server.wiring.database import embedded_url
-from paceline.server.wiring.limits import open_limits
 from paceline.server.wiring.queue import open_queue
 from paceline.sql.url import database_url
 
@@ -122,51 +119,29 @@ def _place(url: str) -> Any:
 
 
 @asynccontextmanager
-async def dispatch_guard(settings: Settings) -> AsyncIterator[Guard]:
-    """Holds executions to the rates of their item types and the plans of the settings' database."""
-    async with open_limits(settings) as limits, rates_kept(settings, PlanGuard(limits.limiter)) as guard:
-        yield guard
-
-
-@asynccontextmanager
-async def rates_kept(settings: Settings, plans: Guard) -> AsyncIterator[Guard]:
-    """Holds executions to the rates of their item types, counted in the settings' database, and to `plans`."""
-    async with open_queue(settings) as queue:
-        guard = RateGuard(
-            queue.store.config,
-            lambda: AsyncLimiter(embedded_url(settings), on_error="closed", deadline=LIMITER_DEADLINE),
-            plans,
-        )
-        try:
-            yield guard
-        finally:
-            await guard.close()
-
-
-@asynccontextmanager
 async def local_dispatch(
     queue: DispatchQueue,
     domains: Iterable[Domain],
     *,
-    guard: Guard | None = None,
+    limits: StartLimits | None = None,
     observer: DispatchObserver | None = None,
-    limits: DispatchSettings | None = None,
+    settings: DispatchSettings | None = None,
     shutdown_seconds: float | None = None,
 ) -> AsyncIterator[WorkflowEngine]:
     """Dispatches and executes items of these domains in this process while the block runs. On exit it lets executions
     finish within a grace period, part of `shutdown_seconds`, and gives the rest back."""
-    limits = limits or DispatchSettings()
+    settings = settings or DispatchSettings()
     if shutdown_seconds is None:
-        shutdown_seconds = limits.shutdown_seconds
+        shutdown_seconds = settings.shutdown_seconds
     async with dispatching(
         queue,
         domains,
-        guard=guard,
+        limits=limits,
         observer=observer,
-        concurrency=limits.concurrency,
-        threads=limits.threads,
-        prefetch=limits.prefetch,
-        max_context_bytes=limits.claim_bytes,
+        concurrency=settings.concurrency,
+        threads=settings.threads,
+        prefetch=settings.prefetch,
+        max_context_bytes=settings.claim_bytes,
         grace=closing_part(shutdown_seconds, GRACE_SECONDS),
     ) as engine:
         yield engine
@@ -174,14 +149,13 @@ async def local_dispatch(
 
 @asynccontextmanager
 async def open_dispatch(
-    settings: Settings, *, guard: Guard | None = None, observer: DispatchObserver | None = None
+    settings: Settings, *, observer: DispatchObserver | None = None
 ) -> AsyncIterator[DispatchQueue]:
     """The queue of a service, measured; the domains of the settings are dispatched beside it, if it is configured
     to."""
     own = load_own(settings)
-    dispatch_settings = settings.dispatch
-    inline = dispatch_settings.worker == "inline" or (
-        dispatch_settings.worker == "auto" and settings.temporal_address is None
+    inline = settings.dispatch.worker == "inline" or (
+        settings.dispatch.worker == "auto" and settings.temporal_address is None
     )
     async with open_queue(settings) as queue, AsyncExitStack() as running:
         running.push_async_callback(own.close)
@@ -194,9 +168,9 @@ async def open_dispatch(
                 local_dispatch(
                     queue,
                     own.registry,
-                    guard=guard,
+                    limits=await running.enter_async_context(StartLimits.open(embedded_url(settings))),
                     observer=observer,
-                    limits=dispatch_settings,
+                    settings=settings.dispatch,
                     shutdown_seconds=settings.http.shutdown_seconds,
                 )
             )

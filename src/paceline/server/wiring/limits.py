@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from paceline.dispatch.config import RATE_PLANS
+from paceline.dispatch.start_limits import PREFIX
 from paceline.errors import ConfigurationError
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.live_plans import LivePlans
@@ -75,7 +75,7 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
             observer=rollups if metrics is None else with_rollups(metrics, rollups),
         )
         await opened.enter_async_context(limiter)
-        plans = LivePlans(limiter, documents, {RATE_PLANS: OF_AN_ITEM_TYPE})
+        plans = LivePlans(limiter, documents, {PREFIX: OF_AN_ITEM_TYPE})
         await plans.refresh()
         if metrics is not None:
             metrics.known(await plans.all())

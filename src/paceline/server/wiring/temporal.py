@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from paceline.dispatch.ports import DispatchObserver, Guard, OutcomeSink, QueueStore, WorkflowEngine
+from paceline.dispatch.ports import DispatchObserver, OutcomeSink, QueueStore, WorkflowEngine
 from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.worker.cycle import DispatchCycle
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.errors import ConfigurationError
@@ -36,7 +37,7 @@ async def temporal_worker_group(
     store: QueueStore,
     roles: Collection[str],
     *,
-    guard: Guard | None = None,
+    limits: StartLimits | None = None,
     observer: DispatchObserver | None = None,
 ) -> TemporalWorkerGroup:
     """The Temporal workers of this process, for some of the roles `dispatch`, `init` and `exec`."""
@@ -67,7 +68,7 @@ async def temporal_worker_group(
         dispatcher=DispatcherActivities(cycle.run, schedules, measure=measure),
         schedules=schedules,
         sink=outcomes,
-        guard=guard,
+        limits=limits,
         options=WorkerOptions(deployment=None if build is None else versioned(build), passed_through=app_packages()),
     )
 

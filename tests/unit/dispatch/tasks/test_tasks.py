@@ -28,12 +28,10 @@ from paceline import (
     Tasks,
     current_task,
 )
-from paceline.dispatch.config import rate_plan
 from paceline.dispatch.status import Status
 from paceline.dispatch.tasks import unique
 from paceline.dispatch.tasks.policies import pause_before
 from paceline.errors import ConfigurationError, InvalidInput, MissingExtra, NotFound, TaskFailed
-from paceline.limits.model import Concurrency
 from paceline.slots.model import WindowPolicy
 from paceline.slots.scheduler import SlotScheduler
 
@@ -292,17 +290,10 @@ def test_a_list_and_a_function_are_policies_too() -> None:
     assert pause_before(lambda retry: retry * 10, 3) == 30 * SECOND
 
 
-@pytest.mark.parametrize(
-    ("rate", "limit", "seconds"), [("50/second", 50, 1), ("7 / minute", 7, 60), ("9/day", 9, 86400)]
-)
-def test_a_rate_is_a_limit_of_every_such_span(rate: str, limit: int, seconds: int) -> None:
-    assert rate_plan("MAIL", rate).spec == Concurrency(limit, timedelta(seconds=seconds))
-
-
 @pytest.mark.parametrize("rate", ["10/minute burst 20", "10 per hour burst 1"])
-def test_a_task_takes_one_rate_without_a_burst(rate: str) -> None:
+def test_a_task_takes_one_rate_without_a_burst(tasks: Tasks, rate: str) -> None:
     with pytest.raises(ConfigurationError, match="a task takes one rate without a burst, for example 50/second"):
-        rate_plan("MAIL", rate)
+        tasks.task(name="MAIL", rate=rate)(lambda: None)
 
 
 @pytest.mark.parametrize("duration", ["2 s", -1, float("nan"), float("inf"), 1e12])

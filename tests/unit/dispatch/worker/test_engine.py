@@ -19,6 +19,7 @@ from paceline.dispatch.ports import Start, StartRequest
 from paceline.dispatch.status import Status
 from paceline.errors import StoreUnavailable
 from paceline.testing import eventually
+from tests.models.held_starts import HeldStarts
 from tests.unit.dispatch.local_bench import NO_DELAY, Bench, Turnstile
 
 
@@ -73,7 +74,7 @@ async def test_a_plain_function_is_a_handler_too() -> None:
 
 async def test_an_execution_begins_only_when_its_plan_admits_it() -> None:
     turnstile = Turnstile()
-    bench = Bench(guard=turnstile)
+    bench = Bench(limits=HeldStarts(turnstile))
     bench.gate.set()
     await bench.start("a", "b", admission_plan="tps50")
     await eventually(lambda: turnstile.calls)
@@ -88,7 +89,7 @@ async def test_an_execution_begins_only_when_its_plan_admits_it() -> None:
 
 async def test_who_waits_for_a_plan_is_given_back_when_the_kill_switch_is_thrown() -> None:
     turnstile = Turnstile()
-    bench = Bench(guard=turnstile)
+    bench = Bench(limits=HeldStarts(turnstile))
     await bench.start("a", admission_plan="tps50")
     await eventually(lambda: turnstile.calls)
     await bench.store.configure((await bench.configure()).changed({"enabled": False}))
@@ -104,7 +105,7 @@ async def test_who_waits_for_a_plan_is_given_back_when_the_kill_switch_is_thrown
 async def test_who_is_admitted_calls_at_once_whatever_the_store_does() -> None:
     """A look at the store between the admission and the call would let calls bunch beyond the plan."""
     turnstile = Turnstile()
-    bench = Bench(guard=turnstile)
+    bench = Bench(limits=HeldStarts(turnstile))
     await bench.start("a", admission_plan="tps50")
     await eventually(lambda: turnstile.calls)
     bench.store.answering.clear()
@@ -120,7 +121,7 @@ async def test_a_plan_that_can_not_be_asked_fails_the_run() -> None:
         async def admit(self, plan: str, key: str) -> None:
             raise ValueError("no such plan")
 
-    bench = Bench(guard=Broken())
+    bench = Bench(limits=HeldStarts(Broken()))
     await bench.start("a", admission_plan="tps50", max_dispatch_retries=1)
 
     async def dead() -> bool:

@@ -7,17 +7,17 @@ import logging
 
 import pytest
 
-from paceline import AsyncLimiter
 from paceline.clock import uptime
 from paceline.dispatch.decisions import released
 from paceline.dispatch.model import Action, Claim, EnqueueRequest
-from paceline.dispatch.plan_guard import PlanGuard
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.status import Status
 from paceline.dispatch.worker import run, start_check
 from paceline.dispatch.worker.cycle import DispatchCycle
 from paceline.dispatch.worker.outcome_reporter import TRUSTED_SECONDS
 from paceline.errors import StoreUnavailable
 from paceline.testing import eventually
+from tests.models.held_starts import HeldStarts
 from tests.unit.dispatch.local_bench import Bench, Turnstile
 
 HOUR = 3600.0
@@ -80,7 +80,7 @@ async def test_who_slept_at_the_plan_and_lost_the_claim_is_admitted_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     later, turnstile = Later(monkeypatch), Turnstile()
-    bench = Bench(guard=turnstile)
+    bench = Bench(limits=HeldStarts(turnstile))
     bench.gate.set()
     (claim,) = await bench.start("a", admission_plan="tps50")
     await eventually(lambda: turnstile.waiting)
@@ -111,7 +111,7 @@ async def test_while_the_store_is_away_nothing_begins_and_nothing_fails() -> Non
 async def test_a_switch_thrown_while_the_store_is_away_holds_back_who_waits_at_the_plan() -> None:
     """The engine can't see the switch, so it must not trust for long that it is on."""
     turnstile, ahead = Turnstile(), [0.0]
-    bench = Bench(guard=turnstile, clock=lambda: uptime() + ahead[0])
+    bench = Bench(limits=HeldStarts(turnstile), clock=lambda: uptime() + ahead[0])
     bench.gate.set()
     await bench.start("a", "b", admission_plan="tps50", dispatch_interval_secs=0.05)
     await eventually(lambda: turnstile.waiting == 1)
@@ -140,7 +140,7 @@ async def test_a_switch_thrown_while_the_store_is_away_holds_back_who_waits_at_t
 
 async def test_a_store_that_is_away_for_a_moment_disturbs_nobody_at_the_plan() -> None:
     turnstile, now = Turnstile(), [1000.0]
-    bench = Bench(guard=turnstile, clock=lambda: now[0])
+    bench = Bench(limits=HeldStarts(turnstile), clock=lambda: now[0])
     bench.gate.set()
     await bench.start("a", admission_plan="tps50", dispatch_interval_secs=0.05)
     await eventually(lambda: turnstile.waiting)
@@ -148,9 +148,8 @@ async def test_a_store_that_is_away_for_a_moment_disturbs_nobody_at_the_plan() -
     now[0] += TRUSTED_SECONDS / 2
     before = bench.store.reads
     await eventually(lambda: bench.store.reads >= before + 2)
-    turnstile.gate.release()
-    await eventually(lambda: bench.began)
     bench.store.away = False
+    turnstile.gate.release()
     await eventually(bench.is_completed)
     assert (len(turnstile.calls), bench.began) == (1, ["a"])
     await bench.engine.close()
@@ -165,7 +164,7 @@ async def test_a_limiter_that_is_away_costs_no_retry() -> None:
                 self.away -= 1
                 raise StoreUnavailable("away")
 
-    bench = Bench(guard=Shaky())
+    bench = Bench(limits=HeldStarts(Shaky()))
     bench.gate.set()
     await bench.start("a", admission_plan="tps50", max_dispatch_retries=1)
     await eventually(bench.is_completed)
@@ -177,8 +176,8 @@ async def test_a_plan_that_does_not_exist_is_no_items_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = Later(monkeypatch)
-    async with AsyncLimiter("memory://") as limiter:
-        bench = Bench(guard=PlanGuard(limiter))
+    async with StartLimits.open("sqlite://") as limits:
+        bench = Bench(limits=limits)
         bench.gate.set()
         with caplog.at_level(logging.ERROR, "paceline.dispatch"):
             await bench.start("a", "b", "c", admission_plan="tsp50", max_dispatch_retries=1)
@@ -192,7 +191,7 @@ async def test_a_plan_that_does_not_exist_is_no_items_fault(
         item = await bench.item("a")
         assert (bench.began, item.retry_count, item.last_error) == ([], 0, None)
         (entry,) = await bench.store.audit("WORK", "a", 1, None)
-        assert (entry.action, entry.detail) == (Action.RELEASED, "there is no admission plan 'tsp50'")
+        assert (entry.action, entry.detail) == (Action.RELEASED, "no admission plan named 'tsp50'")
         assert bench.room() == 0
         later.by = start_check.NO_PLAN_SECONDS
         assert bench.room() == 1
@@ -219,7 +218,7 @@ async def test_closing_gives_back_who_waits_for_a_store_that_is_away(closing: bo
 async def test_an_admission_does_not_count_if_the_kill_switch_was_last_read_long_ago() -> None:
     """The plan made it wait, the store stood still meanwhile, and the switch was thrown."""
     now, guard = [1000.0], Turnstile()
-    bench = Bench(clock=lambda: now[0], guard=guard)
+    bench = Bench(clock=lambda: now[0], limits=HeldStarts(guard))
     await bench.start("a", admission_plan="p")
     await eventually(lambda: guard.waiting == 1)
     bench.store.answering.clear()

@@ -1,4 +1,4 @@
-"""The exec worker's checks before each activity of an execution: the kill switch, and the item type's admission plan.
+"""The exec worker's checks before each activity of an execution: the kill switch, and its turn.
 Inside the activity, `current_task()` is the execution's item."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import contextvars
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from temporalio import activity
@@ -17,7 +18,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from paceline.dispatch.config import OnUnknown
 from paceline.dispatch.current_task import CurrentTask, current_task, enter_task, is_inside_task
-from paceline.dispatch.downstream_turn import DownstreamTurn
+from paceline.dispatch.downstream_turn import DownstreamTurn, turn_of
 from paceline.dispatch.engines.temporal.claim_memo import KEY, Call, ClaimMemo
 from paceline.dispatch.engines.temporal.failures import Ending, lost_claim
 from paceline.dispatch.engines.temporal.heartbeat import send_heartbeats
@@ -27,9 +28,10 @@ from paceline.dispatch.engines.temporal.outcome_activities import OFF
 from paceline.dispatch.kill_switch import SWITCH_SECONDS, admitted
 from paceline.dispatch.model import Claim, Postponed
 from paceline.dispatch.outcomes import OutcomeUnknown
-from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.dispatch.ports import OutcomeSink
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.worker.places import Place
-from paceline.errors import StoreError
+from paceline.errors import ConfigurationError, NotFound, StoreError
 
 NOT_ADMITTED = "NotAdmitted"
 SWITCHED_OFF = "SwitchedOff"
@@ -37,6 +39,8 @@ POSTPONED = "Postponed"
 """The failure type of a `Postponed` that business code raised."""
 STORE_PAUSE = 0.5
 """Seconds until the guard retries after its store failed."""
+NO_PLAN_PAUSE = timedelta(seconds=5)
+"""The pause of an item whose admission plan can't be used."""
 
 
 class ActivityGuard(ActivityInboundInterceptor):
@@ -46,13 +50,13 @@ class ActivityGuard(ActivityInboundInterceptor):
     def __init__(
         self,
         next: ActivityInboundInterceptor,
-        guard: Guard,
+        limits: StartLimits | None,
         guarded: Mapping[str, Collection[str]],
         sink: OutcomeSink | None,
         places: ItemPlaces | None = None,
     ) -> None:
         super().__init__(next)
-        self._guard = guard
+        self._limits = limits
         self._guarded = guarded
         self._sink = sink
         self._places = places
@@ -66,12 +70,14 @@ class ActivityGuard(ActivityInboundInterceptor):
                 call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
                 if call is not None:
                     memo = call.memo
-                    turn = self._turn_of(memo)
                     with _given_back():
                         place = await self._place_of(memo)
+                        turn = await self._turn_of(memo)
                         await self._check(call, turn)
                     self._enter(memo, place, turn)
-            return await super().execute_activity(input)
+            # The turn of `execute` is its own: a task takes it right before its function.
+            execute = partial(super().execute_activity, input)
+            return await (execute() if turn is None or _is_execute() else turn.around(execute))
         except Postponed as postponed:
             if isinstance(postponed, WorkerEnded) and memo is not None and _is_unknown(memo):
                 raise Ending.of(OutcomeUnknown(str(postponed))).as_error(OutcomeUnknown.__name__) from postponed
@@ -90,26 +96,36 @@ class ActivityGuard(ActivityInboundInterceptor):
             current.is_used_up = memo.is_used_up
             enter_task(current)
 
-    def _turn_of(self, memo: ClaimMemo) -> DownstreamTurn | None:
-        if self._places is None or activity.info().activity_type != EXECUTE:
+    async def _turn_of(self, memo: ClaimMemo) -> DownstreamTurn | None:
+        """The turn of this activity; None if it waits for none."""
+        item_type = memo.claim.item_type
+        if self._sink is None or not self._is_guarded(item_type):
             return None
-        return self._places.turn(memo.claim.item_type)
+        execute = self._places.execute(item_type) if self._places is not None and _is_execute() else None
+        with _heartbeats(activity.info()):
+            while True:
+                try:
+                    config = await self._sink.config(item_type)
+                    return turn_of(execute, config, self._limits, self._sink.config)
+                except StoreError:
+                    await asyncio.sleep(STORE_PAUSE)
+
+    def _is_guarded(self, item_type: str) -> bool:
+        names = self._guarded.get(item_type)
+        return names is None or activity.info().activity_type in names
 
     async def _place_of(self, memo: ClaimMemo) -> Place | None:
         """A place for an item's own function, before all other waits."""
-        info = activity.info()
-        if self._places is None or info.activity_type != EXECUTE:
+        if self._places is None or not _is_execute():
             return None
-        with _heartbeats(info):
+        with _heartbeats(activity.info()):
             return await self._places.of(memo.claim, memo.lane, memo.priority)
 
     async def _check(self, call: Call, turn: DownstreamTurn | None) -> None:
-        info = activity.info()
         # An earlier attempt may have made the call.
-        first = call.first and info.attempt == 1
+        first = call.first and activity.info().attempt == 1
         item_type = call.memo.claim.item_type
-        names = self._guarded.get(item_type)
-        if names is None or info.activity_type in names:
+        if self._is_guarded(item_type):
             await self._wait(call.memo, first, turn)
         elif first and not await self._enabled(item_type):
             raise _refusal(SWITCHED_OFF, OFF)
@@ -117,46 +133,35 @@ class ActivityGuard(ActivityInboundInterceptor):
             await self._begin(call.memo.claim)
 
     async def _wait(self, memo: ClaimMemo, first: bool, turn: DownstreamTurn | None) -> None:
-        """Waits for the kill switch, plan and downstream, and gives the attempt back before the activity times out."""
-        info, plan, item_type = activity.info(), memo.plan, memo.claim.item_type
+        """Waits for the kill switch and its turn, and gives the attempt back before the activity times out."""
+        info = activity.info()
         limit = _wait_timeout(info)
         try:
             with _heartbeats(info):
                 async with asyncio.timeout(limit):
-                    if first and turn is None and await self._enabled(item_type):
-                        await self._begin(memo.claim)
-                    while not await self._admitted(plan, item_type, turn):
+                    while not await self._admitted(memo.claim.item_type, turn):
                         if first:
                             raise _refusal(SWITCHED_OFF, OFF)
                         # It has had an effect already: it continues from here when the switch is on again.
                         await asyncio.sleep(SWITCH_SECONDS)
-                    if turn is not None:
-                        # The permit is confirmed when the body begins: what waited for it had not begun.
+                    if first or turn is not None:
                         await self._begin(memo.claim)
         except TimeoutError:
-            message = f"plan {plan!r} did not admit it within {limit} s" if plan else OFF
+            message = f"its turn did not come within {limit} s" if turn is not None else OFF
             raise _refusal(NOT_ADMITTED, message, attempts=info.attempt - 1) from None
+        except (NotFound, ConfigurationError) as error:
+            raise Postponed(str(error), NO_PLAN_PAUSE) from None
 
-    async def _admitted(self, plan: str | None, item_type: str, turn: DownstreamTurn | None) -> bool:
-        """Waits until its plan and its downstream admit it, if it has them; False if the kill switch is off."""
+    async def _admitted(self, item_type: str, turn: DownstreamTurn | None) -> bool:
+        """Waits for its turn, if it needs one; False if the kill switch is off."""
         while True:
             try:
-                if plan is None and turn is None:
-                    return await self._enabled(item_type)
-                if self._sink is None:
-                    await self._permits(plan, item_type, turn)
-                    return True
-                return await self._enabled(item_type) and await admitted(
-                    self._permits(plan, item_type, turn), self._sink, item_type
-                )
+                is_on = await self._enabled(item_type)
+                if turn is None or self._sink is None or not is_on:
+                    return is_on
+                return await admitted(turn.enter(), self._sink, item_type)
             except StoreError:
                 await asyncio.sleep(STORE_PAUSE)
-
-    async def _permits(self, plan: str | None, item_type: str, turn: DownstreamTurn | None) -> None:
-        if plan is not None:
-            await self._guard.admit(plan, item_type)
-        if turn is not None:
-            await turn.enter()
 
     async def _begin(self, claim: Claim) -> None:
         """From here on the attempt counts; one whose claim is lost must not begin."""
@@ -170,6 +175,11 @@ class ActivityGuard(ActivityInboundInterceptor):
 
     async def _enabled(self, item_type: str) -> bool:
         return self._sink is None or await self._sink.enabled(item_type)
+
+
+def _is_execute() -> bool:
+    """Whether this activity is an item's own function."""
+    return activity.info().activity_type == EXECUTE
 
 
 def _is_unknown(memo: ClaimMemo) -> bool:

@@ -1,5 +1,5 @@
-"""An execution's memo, by which its outcome is reported: the claim it was started under, its admission plan, its lane
-and its priority, and what is known of its earlier attempts.
+"""An execution's memo, by which its outcome is reported: the claim it was started under, its lane and its priority, and
+what is known of its earlier attempts.
 
 It is the workflow's memo: business code need not know it, and `describe` returns it.
 """
@@ -18,10 +18,9 @@ KEY = "paceline"
 
 
 class ClaimMemo(NamedTuple):
-    """The claim an execution was started under, its plan, and its place in the queue."""
+    """The claim an execution was started under, and its place in the queue."""
 
     claim: Claim
-    plan: str | None
     lane: str = DEFAULT_LANE
     priority: int = DEFAULT_PRIORITY
     on_unknown: str = OnUnknown.RETRY
@@ -33,7 +32,6 @@ class ClaimMemo(NamedTuple):
     def of(cls, request: StartRequest) -> ClaimMemo:
         return cls(
             request.claim,
-            request.config.start_plan,
             request.lane,
             request.priority,
             request.config.on_unknown,
@@ -46,7 +44,7 @@ class ClaimMemo(NamedTuple):
         item_type, item_id, epoch, retries = self.claim
         claim = {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries}
         doubt = {"inDoubt": self.in_doubt, "isLastInquiry": self.is_last_inquiry, "isUsedUp": self.is_used_up}
-        place = {"plan": self.plan, "lane": self.lane, "priority": self.priority}
+        place = {"lane": self.lane, "priority": self.priority}
         return {**claim, **place, "onUnknown": self.on_unknown, **doubt}
 
     @classmethod
@@ -59,9 +57,8 @@ class ClaimMemo(NamedTuple):
             place = str(value["lane"]), int(value["priority"])
         except (KeyError, TypeError, ValueError):
             return None
-        plan = value.get("plan")
         doubt = [value.get(name) is True for name in ("inDoubt", "isLastInquiry", "isUsedUp")]
-        return cls(claim, None if plan is None else str(plan), *place, str(value.get("onUnknown")), *doubt)
+        return cls(claim, *place, str(value.get("onUnknown")), *doubt)
 
 
 class Call(NamedTuple):

@@ -13,9 +13,10 @@ from paceline.dispatch.engines.temporal.versioning import versioned
 from paceline.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 from paceline.dispatch.engines.temporal.workers import EXEC, WorkerOptions, exec_workers
 from paceline.dispatch.periodic import ticking
-from paceline.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
+from paceline.dispatch.ports import DispatchObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.worker.dispatching import end_when
 from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
 from paceline.dispatch.worker.loop import DispatchWorker
@@ -29,7 +30,7 @@ async def dispatching_on_temporal(
     queue: DispatchQueue,
     domains: Iterable[Domain],
     *,
-    guard: Guard | None = None,
+    limits: StartLimits | None = None,
     observer: DispatchObserver | None = None,
     concurrency: int = EXEC.activities,
     threads: int = DEFAULT_THREADS,
@@ -65,7 +66,7 @@ async def dispatching_on_temporal(
         client,
         [domain.with_config(config) for domain, config in zip(registry, stored, strict=True)],
         outcomes,
-        guard=guard,
+        limits=limits,
         concurrency=EXEC._replace(activities=concurrency),
         places=places,
         options=options,

@@ -38,7 +38,8 @@ from paceline.dispatch.engines.temporal.outcome_activities import (
     RETRY_IN_WORKER,
 )
 from paceline.dispatch.model import Completion
-from paceline.dispatch.ports import Guard, NoGuard, OutcomeSink
+from paceline.dispatch.ports import OutcomeSink
+from paceline.dispatch.start_limits import StartLimits
 
 NOT_BEGUN = "NotBegun"
 
@@ -47,23 +48,24 @@ class DispatchInterceptor(Interceptor):
     """For workers whose workflows the dispatcher starts. Workflows started otherwise pass untouched.
 
     `guarded` names, per item type, the activities that call the downstream; a type that is not in it has all its
-    activities guarded. `sink` knows the kill switch; without it, the switch is not checked while work waits.
+    activities guarded. `sink` knows the kill switch and the settings; without it, work waits for neither switch nor
+    limits.
     """
 
     def __init__(
         self,
-        guard: Guard | None = None,
+        limits: StartLimits | None = None,
         guarded: Mapping[str, Collection[str]] | None = None,
         sink: OutcomeSink | None = None,
         places: ItemPlaces | None = None,
     ) -> None:
-        self._guard = guard or NoGuard()
+        self._limits = limits
         self._guarded = dict(guarded or {})
         self._sink = sink
         self._places = places
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return ActivityGuard(next, self._guard, self._guarded, self._sink, self._places)
+        return ActivityGuard(next, self._limits, self._guarded, self._sink, self._places)
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
         return _ReportingWorkflow

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from paceline.dispatch.downstream_turn import DownstreamTurn, turn_of
 from paceline.dispatch.model import Claim
-from paceline.dispatch.registry import Registry
+from paceline.dispatch.registry import Execute, Registry
 from paceline.dispatch.worker.places import Place, Places
 from paceline.dispatch.worker.threads import needs_thread
 
 
 class ItemPlaces:
-    """The places of one process. An item takes one before it waits for the kill switch and its plan."""
+    """The places of one process. An item takes one before it waits for the kill switch and its turn."""
 
     def __init__(self, registry: Registry, places: Places) -> None:
         self._registry = registry
@@ -23,6 +22,6 @@ class ItemPlaces:
         on_thread = needs_thread(self._registry[claim.item_type].execute)
         return await self._places.acquire(claim.item_type, lane, priority, on_thread=on_thread)
 
-    def turn(self, item_type: str) -> DownstreamTurn | None:
-        """A call of the downstream of the item's function; None if it has none."""
-        return turn_of(self._registry[item_type].execute) if item_type in self._registry else None
+    def execute(self, item_type: str) -> Execute | None:
+        """What executes items of a type; None if none is registered here."""
+        return self._registry[item_type].execute if item_type in self._registry else None

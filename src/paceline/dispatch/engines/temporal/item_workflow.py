@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from paceline.dispatch import events
 from paceline.dispatch.current_task import current_claim, current_task
+from paceline.dispatch.downstream_turn import at_turn
 from paceline.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from paceline.dispatch.engines.temporal.claim_watch import ClaimWatch
 from paceline.dispatch.engines.temporal.completions import completion_from_json, completion_to_json
@@ -90,10 +91,8 @@ class ItemActivities:
 
     async def _run(self, execute: Execute, item_id: str, context: Any) -> Any:
         try:
-            if is_coroutine_function(execute):
-                return await execute(item_id, context)
-            result = await current_task().run_on_thread(partial(execute, item_id, context))
-            return await result if inspect.isawaitable(result) else result
+            turn = None if current_claim() is None else current_task().turn
+            return await at_turn(turn, execute, partial(_executed, execute, item_id, context))
         except Postponed:
             raise  # for the activity guard
         except (KeyboardInterrupt, GeneratorExit):
@@ -105,3 +104,10 @@ class ItemActivities:
             if end.traceback is not None and (claim := current_claim()) is not None:
                 events.log_traceback(claim, end.traceback)
             raise end.as_error(type(error).__name__) from error
+
+
+async def _executed(execute: Execute, item_id: str, context: Any) -> Any:
+    if is_coroutine_function(execute):
+        return await execute(item_id, context)
+    result = await current_task().run_on_thread(partial(execute, item_id, context))
+    return await result if inspect.isawaitable(result) else result

@@ -15,8 +15,9 @@ from paceline.dispatch.engines.temporal.dispatcher import DispatcherActivities
 from paceline.dispatch.engines.temporal.schedule import DispatchSchedules
 from paceline.dispatch.engines.temporal.versioning import make_current_if_first
 from paceline.dispatch.engines.temporal.workers import WorkerOptions, dispatch_worker, exec_workers, init_worker
-from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.dispatch.ports import OutcomeSink
 from paceline.dispatch.registry import Domain
+from paceline.dispatch.start_limits import StartLimits
 from paceline.errors import StoreUnavailable
 
 ROLES = ("dispatch", "init", "exec")
@@ -50,7 +51,7 @@ class TemporalWorkerGroup:
         dispatcher: DispatcherActivities,
         schedules: DispatchSchedules,
         sink: OutcomeSink,
-        guard: Guard | None = None,
+        limits: StartLimits | None = None,
         options: WorkerOptions | None = None,
     ) -> TemporalWorkerGroup:
         """The worker group for some `ROLES`: one dispatch worker, one init worker and one exec worker per task queue.
@@ -66,7 +67,7 @@ class TemporalWorkerGroup:
             for queue, members in groupby(preparing, _init_queue):
                 workers.append(init_worker(client, queue, list(members), options=options))
         if "exec" in roles:
-            workers += exec_workers(client, domains, sink, guard=guard, options=options)
+            workers += exec_workers(client, domains, sink, limits=limits, options=options)
         return cls(client, workers, schedules=schedules, intervals=intervals, version=options.version)
 
     @property

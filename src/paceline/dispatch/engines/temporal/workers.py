@@ -23,8 +23,9 @@ from paceline.dispatch.engines.temporal.item_workflow import ItemActivities, Ite
 from paceline.dispatch.engines.temporal.outcome_activities import OutcomeActivities
 from paceline.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
 from paceline.dispatch.engines.temporal.trace_interceptor import TraceInterceptor
-from paceline.dispatch.ports import Guard, OutcomeSink
+from paceline.dispatch.ports import OutcomeSink
 from paceline.dispatch.registry import Domain, Registry
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.worker.places import Places
 from paceline.errors import ConfigurationError
 
@@ -84,12 +85,12 @@ def exec_worker(
     domains: Sequence[Domain],
     sink: OutcomeSink,
     *,
-    guard: Guard | None = None,
+    limits: StartLimits | None = None,
     concurrency: Concurrency = EXEC,
     places: Places | None = None,
     options: WorkerOptions | None = None,
 ) -> Worker:
-    """Runs the executions of some domains, holds them to their plans and reports how they end."""
+    """Runs the executions of some domains, holds them to their limits and reports how they end."""
     activities = [function for domain in domains for function in domain.activities]
     registry = Registry(*domains)
     items = ItemActivities(registry, sink)
@@ -102,7 +103,7 @@ def exec_worker(
         [*_unique(activities), items.execute, *OutcomeActivities(sink).all],
         concurrency,
         options,
-        [DispatchInterceptor(guard, guarded, sink, ItemPlaces(registry, places or Places()))],
+        [DispatchInterceptor(limits, guarded, sink, ItemPlaces(registry, places or Places()))],
     )
 
 
@@ -111,7 +112,7 @@ def exec_workers(
     domains: Sequence[Domain],
     sink: OutcomeSink,
     *,
-    guard: Guard | None = None,
+    limits: StartLimits | None = None,
     concurrency: Concurrency = EXEC,
     places: Places | None = None,
     options: WorkerOptions | None = None,
@@ -123,7 +124,7 @@ def exec_workers(
         queues.setdefault(domain.config.exec_task_queue, []).append(domain)
     return [
         exec_worker(
-            client, queue, queues[queue], sink, guard=guard, concurrency=concurrency, places=places, options=options
+            client, queue, queues[queue], sink, limits=limits, concurrency=concurrency, places=places, options=options
         )
         for queue in sorted(queues)
     ]

@@ -425,14 +425,14 @@ def _limits() -> None:
 def _downstreams() -> None:
     op.create_table(
         "paceline_permit_gate",
-        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("name", sa.String(80), nullable=False),
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("updated_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("name", name="paceline_permit_gate_pk"),
     )
     op.create_table(
         "paceline_downstream",
-        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("name", sa.String(80), nullable=False),
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("updated_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("name", name="paceline_downstream_pk"),

@@ -14,6 +14,7 @@ from paceline.dispatch.model import Claim
 from paceline.dispatch.ports import DispatchObserver, NullObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain
+from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
 from paceline.downstream.shared_breaker import SharedBreakerStore
 from paceline.downstream.stores.sql_states import SqlStateStore
@@ -22,7 +23,7 @@ from paceline.errors import ConfigurationError
 from paceline.extras import require
 from paceline.server.apps import part
 from paceline.server.settings import Settings, spelled
-from paceline.server.wiring.database import shared_database
+from paceline.server.wiring.database import embedded_url, shared_database
 from paceline.slots.scheduler import SlotScheduler
 from paceline_payments.feeds.accepting import Feeds
 from paceline_payments.feeds.receiving import FeedReceiver
@@ -144,7 +145,8 @@ async def open_payments(
                     queue,
                     [domain],
                     observer=observer,
-                    limits=settings.dispatch,
+                    limits=await stack.enter_async_context(StartLimits.open(embedded_url(settings))),
+                    settings=settings.dispatch,
                     shutdown_seconds=settings.http.shutdown_seconds,
                 )
             )
