@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
+from paceline import BlockingDownstream
 from tests.acceptance.console_axe import require_axe, violations
 from tests.acceptance.console_browser import (
     VIEWPORT,
@@ -44,7 +45,7 @@ window.EventSource = class extends EventSource {
 """
 PAGES = (
     *("now", "charts", "slots", "configs", "replan", "limits", "dispatch", "periodic", "workers"),
-    *("payments", "feeds", "notifications", "messages", "audit"),
+    *("downstreams", "payments", "feeds", "notifications", "messages", "audit"),
 )
 
 DETAILS = (
@@ -118,6 +119,29 @@ def test_a_token_logs_in_and_is_kept_nowhere_a_script_could_read_it(own_page: Pa
     own_page.get_by_role("button", name="Log out").click()
     expect(token).to_be_visible()
     assert own_page.context.cookies() == []
+
+
+def test_downstreams_show_what_has_left_and_what_changed(page: Page, console: Console) -> None:
+    url = f"sqlite:///{console.directory / 'paceline.db'}"
+    with BlockingDownstream("bank", url, rate="50/second", call_timeout=1) as bank:
+        for number in range(5):
+            with bank.call() as call:
+                if number == 0:
+                    call.refused()
+    with console.api() as http:
+        for change in ({"rate": "10/second"}, {"paused": True}):
+            assert http.patch("/admin/downstreams/bank", json=change).status_code == 200
+    page.goto("/#/downstreams")
+    row = page.get_by_role("row").filter(has_text="bank").first
+    expect(row).to_contain_text("10/second")
+    expect(row).to_contain_text("paused by an operator")
+    expect(row.get_by_role("cell")).to_contain_text(["bank", "10/second", "10.0", "5", "", "1", "0", "0", "paused"])
+    changes = page.get_by_role("region", name="Changes of bank")
+    expect(changes).to_contain_text("50.0 → 10.0 per second")
+    expect(changes).to_contain_text("paused by an operator")
+    expect(page.get_by_role("img", name="bank: Calls")).to_be_visible()
+    with console.api() as http:
+        assert http.patch("/admin/downstreams/bank", json={"paused": False, "rate": None}).status_code == 200
 
 
 @pytest.mark.parametrize(("width", "scheme"), combinations([390, 1440], ["dark", "light"]))

@@ -57,7 +57,7 @@ BUTTONS = "main :is(button:not([type=submit]), summary)"
 """What is pressed where there is no data: nothing is typed there, so nothing can be sent."""
 EMPTY_ROUTES = (
     *("charts", "slots", "configs", "replan", "limits", "dispatch", "dispatch/PAYMENT", "periodic", "workers"),
-    *("payments", "feeds", "notifications", "messages", "audit"),
+    *("downstreams", "payments", "feeds", "notifications", "messages", "audit"),
 )
 
 
@@ -92,6 +92,7 @@ ROUTES = (
     "dispatch/PAYMENT/item/pay-2",
     "periodic",
     "workers",
+    "downstreams",
     "payments",
     "payments/pay-1",
     "feeds",

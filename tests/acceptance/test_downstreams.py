@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline import Downstream, RateLimitExceeded
+from paceline.durations import parse_instant
 from tests.acceptance.service import Service, run, until
 
 
@@ -48,6 +51,32 @@ async def test_operators_see_pause_and_slow_down_what_programs_call(tmp_path: Pa
             await bank.close()
             measured = 'downstream_rate{downstream="bank"} 50'
             until(lambda: measured in client.get("/metrics").text)
+
+
+def test_payments_are_calls_of_a_downstream_that_operators_pause(tmp_path: Path) -> None:
+    party = {"name": "A", "iban": "DE89370400440532013000"}
+    payment = {"amount": "1.00", "currency": "EUR", "payer": party, "payee": party | {"iban": "GB29NWBK60161331926819"}}
+    with Service(tmp_path, PACELINE_SLOTS_DEFAULT_WINDOW="PT0.1S") as service, service.client() as client:
+
+        def bank() -> dict[str, Any]:
+            shown = client.get("/admin/downstreams").json()["downstreams"]
+            return next((each for each in shown if each["name"] == "payments"), {"calls": 0})
+
+        def pay(name: str) -> datetime:
+            body = {"paymentId": name, "executeAt": datetime.now(UTC).isoformat(), **payment}
+            accepted = client.post("/api/v1/payments", json=body)
+            assert accepted.status_code == 202, accepted.text
+            return parse_instant(accepted.json()["scheduledTime"])
+
+        pay("pay-1")
+        until(lambda: bank()["calls"] == 1)
+        assert (bank()["rate"], bank()["throttled"], bank()["unknown"]) == ("50/second", 0, 0)
+        assert client.patch("/admin/downstreams/payments", json={"paused": True}).status_code == 200
+        due = pay("pay-2")
+        until(lambda: datetime.now(UTC) > due + timedelta(seconds=2))
+        assert bank()["calls"] == 1, "it waits"
+        assert client.patch("/admin/downstreams/payments", json={"paused": False}).status_code == 200
+        until(lambda: bank()["calls"] == 2)
 
 
 def _command(directory: Path, *arguments: str) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from paceline.downstream.downstream import check_rate_below
 from paceline.downstream.ports import DownstreamDirectory, StateStore
-from paceline.downstream.state import Reading, State, leased
+from paceline.downstream.state import Reading, State, leased, sampled
 from paceline.errors import NotFound
 from paceline.limits.rate_text import parse_rate
 
@@ -29,15 +29,12 @@ class KnownDownstream(NamedTuple):
     @property
     def rate_per_second(self) -> float | None:
         """The same per second."""
-        return None if self.rate is None else float(parse_rate(self.rate).per_second)
+        return self.state.rate_per_second
 
     @property
     def effective(self) -> float | None:
         """Calls per second that may leave now; None if it has no rate."""
-        rates = [] if self.rate_per_second is None else [self.rate_per_second]
-        if self.state.estimate is not None:
-            rates.append(self.state.estimate.rate)
-        return min(rates, default=None)
+        return self.state.effective
 
     @property
     def proven(self) -> float | None:
@@ -79,11 +76,11 @@ class Downstreams:
             hard = reading.state.hard
             check_rate_below(rate, None if hard is None else parse_rate(hard))
 
-        def changed(state: State, _: int) -> State:
+        def changed(state: State, now_us: int) -> State:
             if paused is not None:
                 state = state._replace(paused=(state.paused or BY_OPERATOR) if paused else None)
                 state = state if paused else state._replace(pauses={})
-            return state if rate == "" else state._replace(rate=rate)
+            return sampled(state if rate == "" else state._replace(rate=rate), now_us)
 
         return KnownDownstream(name, *await store.change(changed))
 

@@ -343,7 +343,7 @@ class Downstream:
             if self._adapt is not None:
                 estimate = known.estimate or started(self._adapt, now_us - round(REPORT_SECONDS * 1e6))
                 estimate = adapted(self._adapt, estimate, report, now_us, self._hardest(known))
-            return known._replace(totals=known.totals.plus(totals), estimate=estimate, hard=hard)
+            return shared.reported(known, totals, hard, estimate, now_us)
 
         await self._change(merge)
 

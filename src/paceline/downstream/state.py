@@ -12,10 +12,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from paceline.downstream.adaptation import Estimate
+from paceline.limits.rate_text import parse_rate
 
 MAX_PAUSES = 1024
 """Keys whose pause is kept. Beyond it, those that end first are dropped."""
 MAX_REASON = 2000
+SAMPLE_SECONDS = 10
+MAX_SAMPLES = 60
 _NO_PAUSES: Mapping[str, int] = MappingProxyType({})
 
 
@@ -49,6 +52,18 @@ class Totals(NamedTuple):
 NO_CALLS = Totals()
 
 
+class Sample(NamedTuple):
+    """What was known at a time, for a picture of the last minutes."""
+
+    at_s: int
+    calls: int
+    throttled: int
+    effective: float | None
+    """Calls per second that might leave; None if it has no rate."""
+    standing: str
+    """`open`, `paused` by an operator, or `breaker` if that is open."""
+
+
 class Follower(NamedTuple):
     """A lease: who decides for all processes, and until when."""
 
@@ -74,6 +89,20 @@ class State(NamedTuple):
     totals: Totals = NO_CALLS
     follower: Follower | None = None
     """Which process lets configs follow its rate."""
+    samples: tuple[Sample, ...] = ()
+    """The oldest first."""
+
+    @property
+    def rate_per_second(self) -> float | None:
+        """The rate that holds, the operator's or the program's own; None if it has none."""
+        rate = self.rate or self.hard
+        return None if rate is None else float(parse_rate(rate).per_second)
+
+    @property
+    def effective(self) -> float | None:
+        """Calls per second that may leave now; None if it has no rate."""
+        rates = (self.rate_per_second, None if self.estimate is None else self.estimate.rate)
+        return min((rate for rate in rates if rate is not None), default=None)
 
     def to_text(self) -> str:
         """As it is stored."""
@@ -91,6 +120,7 @@ class State(NamedTuple):
             estimate=None if estimate is None else Estimate(*estimate),
             totals=Totals(*stored["totals"]),
             follower=None if follower is None else Follower(*follower),
+            samples=tuple(Sample(*sample) for sample in stored["samples"]),
         )
 
 
@@ -102,6 +132,21 @@ class Reading(NamedTuple):
 
     state: State
     now_us: int
+
+
+def reported(state: State, totals: Totals, hard: str | None, estimate: Estimate | None, now_us: int) -> State:
+    """The state after a process has reported its calls."""
+    state = state._replace(totals=state.totals.plus(totals), hard=hard, estimate=estimate)
+    last = state.samples[-1].at_s if state.samples else 0
+    return state if 0 <= now_us // 1_000_000 - last < SAMPLE_SECONDS else sampled(state, now_us)
+
+
+def sampled(state: State, now_us: int) -> State:
+    """The state with what is known now as a sample."""
+    standing = "paused" if state.paused is not None else "breaker" if state.breaker is not None else "open"
+    effective = None if state.effective is None else round(state.effective, 3)
+    sample = Sample(now_us // 1_000_000, state.totals.calls, state.totals.throttled, effective, standing)
+    return state._replace(samples=(*state.samples[1 - MAX_SAMPLES :], sample))
 
 
 def with_pause(state: State, key: str, until_us: int, now_us: int) -> State:

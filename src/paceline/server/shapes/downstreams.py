@@ -27,6 +27,17 @@ class OpenDownstreamBreaker(Shape):
     probe_in_secs: float
 
 
+class DownstreamSample(Shape):
+    """What was known at a time: calls and refusals in sum, and what might leave."""
+
+    at: Instant
+    calls: int
+    throttled: int
+    effective_rate: float | None
+    state: str
+    """`open`, `paused`, or `breaker` if that was open."""
+
+
 class DownstreamShown(Shape):
     """What all processes know of a downstream."""
 
@@ -47,6 +58,8 @@ class DownstreamShown(Shape):
     failed: int
     unknown: int
     waited_secs: float
+    history: list[DownstreamSample]
+    """Of the last calls, every ten seconds and at each change by an operator; the oldest first."""
 
     @classmethod
     def of_known(cls, known: KnownDownstream) -> Self:
@@ -69,6 +82,12 @@ class DownstreamShown(Shape):
                 probe_in_secs=max(round((breaker.probe_us - known.now_us) / 1e6, 3), 0.0),
             ),
             waited_secs=round(state.totals.waited_us / 1e6, 3),
+            history=[
+                DownstreamSample.of(
+                    sample, at=sample.at_s * 1000, effective_rate=sample.effective, state=sample.standing
+                )
+                for sample in state.samples
+            ],
         )
 
 

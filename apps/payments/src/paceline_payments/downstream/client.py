@@ -18,7 +18,9 @@ from paceline import tracing
 from paceline.dispatch.kill_switch import KillSwitch
 from paceline.dispatch.model import Postponed
 from paceline.downstream.breaker import DownstreamBreaker
+from paceline.downstream.call import SERVER_ERRORS, TOO_MANY_REQUESTS
 from paceline.downstream.delivery import limit_delivery
+from paceline.downstream.observations import Observations
 from paceline.downstream.ports import DownstreamObserver, NullDownstreamObserver, Permit, RateGate
 from paceline.errors import ConfigurationError, StoreError
 from paceline.tracing import Attributes, Span
@@ -147,6 +149,7 @@ class HttpDownstream:
         switch: KillSwitch | None = None,
         breaker: DownstreamBreaker | None = None,
         observer: DownstreamObserver | None = None,
+        observations: Observations | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
@@ -155,6 +158,7 @@ class HttpDownstream:
         self._switch = switch
         self._breaker = breaker
         self._observer = observer or NullDownstreamObserver()
+        self._observations = observations
         self._pause = pause
         self._unproven = _UnprovenRow()
         # No connection limit: a call that waited for a connection would leave long after its admission.
@@ -290,6 +294,8 @@ class HttpDownstream:
                 permit.give_back()
             _end_span(span, failure.kind)
             self._observer.called(operation, failure.kind, departure.seconds_ago())
+            if failure.was_sent:
+                self._count(waited, departure.seconds_ago(), unknown=True)
             wrong = failure.verdict is Verdict.MISCONFIGURED
             await self._record(probe, str(failure), trouble=True, at_once=wrong)
             raise
@@ -301,8 +307,20 @@ class HttpDownstream:
         permit.release()
         _end_span(span, answer.status)
         self._observer.called(operation, str(answer.status), departure.seconds_ago())
+        self._count(waited, departure.seconds_ago(), status=answer.status)
         await self._judge(answer, key, operation, probe)
         return answer
+
+    def _count(self, waited: float, seconds: float, *, status: int = 0, unknown: bool = False) -> None:
+        """Counts a call that has left, for all processes."""
+        if self._observations is not None:
+            self._observations.add(
+                waited_us=round(waited * 1e6),
+                latency_us=round(seconds * 1e6),
+                throttled=status == TOO_MANY_REQUESTS,
+                failed=status >= SERVER_ERRORS,
+                unknown=unknown,
+            )
 
     def _request(self, method: str, url: str, key: str, body: bytes) -> httpx2.Request:
         headers = self._connection.request_headers(body)

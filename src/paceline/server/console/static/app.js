@@ -6,6 +6,7 @@ import {audit} from './audit.js'
 import {configs} from './configs.js'
 import {dispatch} from './dispatch.js'
 import {at, button, h, say, show, update} from './dom.js'
+import {downstreams} from './downstreams.js'
 import {charts} from './history.js'
 import {limits} from './limits.js'
 import {follow, forgive, streams} from './live.js'
@@ -20,13 +21,13 @@ import {slots} from './slots.js'
 import {clock} from './words.js'
 import {workers} from './workers.js'
 
-const PAGES = {now, configs, slots, replan, limits, dispatch, charts, periodic, workers}
+const PAGES = {now, configs, slots, replan, limits, dispatch, charts, periodic, workers, downstreams}
 const LAST = {audit, search}
 /** The five places, and the pages of each; those of applications are added to Apps. */
 const PLACES = {
   Now: ['now'],
   Limits: ['configs', 'slots', 'replan', 'limits'],
-  Work: ['dispatch', 'charts', 'periodic', 'workers'],
+  Work: ['dispatch', 'charts', 'periodic', 'workers', 'downstreams'],
   Apps: [],
   Admin: ['audit'],
 }

@@ -31,11 +31,12 @@ function resolved(name) {
 }
 
 /** A chart: a title, the drawing, and its numbers in words.
- *  `draw(times, lines)`: times in seconds; lines are {label, values, kind, dash}. */
+ *  `draw(times, lines)`: times in seconds; lines are {label, values, kind, dash}; marks are times. */
 export class TimeChart {
   #plot
   #shape = ''
   #whole = [0, 0]
+  #marks = []
   /** Called when another part of the times is in sight. */
   onzoom = () => {}
 
@@ -60,9 +61,10 @@ export class TimeChart {
   #size = () => ({width: Math.max(200, this.canvas.clientWidth), height: HEIGHT})
 
   /** A zoom stays as it is, unless the `whole` range is to be shown. */
-  async draw(times, lines, {utc, whole}) {
+  async draw(times, lines, {utc, whole, marks = []}) {
     const uPlot = await library()
     const told = lines.map(line => summary(line, this.unit)).join(' · ')
+    this.#marks = marks
     this.words.textContent = told
     this.canvas.setAttribute('aria-label', `${this.title}: ${told}`)
     const data = [times, ...lines.map(line => line.values)]
@@ -101,6 +103,22 @@ export class TimeChart {
     this.#plot?.redraw(false)
   }
 
+  #drawMarks(plot) {
+    const {ctx, bbox} = plot
+    ctx.save()
+    ctx.strokeStyle = resolved('busy')
+    ctx.setLineDash([3, 3])
+    for (const time of this.#marks) {
+      const at = plot.valToPos(time, 'x', true)
+      if (at < bbox.left || at > bbox.left + bbox.width) continue
+      ctx.beginPath()
+      ctx.moveTo(at, bbox.top)
+      ctx.lineTo(at, bbox.top + bbox.height)
+      ctx.stroke()
+    }
+    ctx.restore()
+  }
+
   #options(uPlot, lines, utc) {
     const axis = {
       stroke: () => resolved('soft'),
@@ -110,7 +128,7 @@ export class TimeChart {
     return {
       ...this.#size(),
       tzDate: utc ? seconds => uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : undefined,
-      hooks: {setScale: [() => this.onzoom()]},
+      hooks: {setScale: [() => this.onzoom()], draw: [plot => this.#drawMarks(plot)]},
       cursor: {sync: {key: SYNC, setSeries: false}, drag: {x: true, y: false}},
       scales: {y: {range: (_plot, _low, high) => [0, (high || 1) * 1.08]}},
       axes: [

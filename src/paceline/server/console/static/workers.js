@@ -10,14 +10,13 @@ export const workers = {
   title: 'Workers',
   needs: 'view',
   open(root) {
-    const [list, servers, breakers, called] = [h('div'), h('div'), h('div'), h('div')]
+    const [list, servers, breakers] = [h('div'), h('div'), h('div')]
     show(
       root,
       h('h1', {}, 'Workers'),
       card('Workers', list),
       card('Dependencies', servers),
       card('Circuit breakers', breakers),
-      card('Downstreams', called),
     )
 
     async function showWorkers(read) {
@@ -84,43 +83,15 @@ export const workers = {
       )
     }
 
-    async function showDownstreams(read) {
-      const {downstreams} = await read('/admin/downstreams')
-      update(
-        called,
-        table(
-          'Downstreams',
-          ['Name', 'Rate', ['Effective per second', 'number'], 'Calls', '429s', 'Failed', 'Unknown', 'State'],
-          downstreams.map(each => [
-            h('b', {}, each.name),
-            each.rate ?? '',
-            each.effectiveRate === null ? '' : String(each.effectiveRate),
-            count(each.calls),
-            count(each.throttled),
-            count(each.failed),
-            count(each.unknown),
-            standingOf(each),
-          ]),
-          ['No program has called another system through a ', h('code', {}, 'Downstream'), ' on this store.'],
-        ),
-      )
-    }
-
     return {
       every: 5000,
-      refresh: read => Promise.all([showWorkers(read), showDependencies(read), showDownstreams(read)]),
+      refresh: read => Promise.all([showWorkers(read), showDependencies(read)]),
     }
   },
 }
 
 const running = ({running: now, concurrency}) =>
   now === null ? '–' : concurrency === null ? count(now) : `${count(now)} of ${count(concurrency)} per type`
-
-const standingOf = ({paused, breaker, pauses}) => {
-  if (paused !== null) return badge('paused', 'wrong')
-  if (breaker !== null) return badge('breaker open', 'wrong')
-  return Object.keys(pauses).length ? badge('waits', 'warn') : badge('open', 'good')
-}
 
 const details = data =>
   Object.entries(data ?? {})

@@ -11,6 +11,7 @@ from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.queue import DispatchQueue
 from paceline.downstream.ports import NullDownstreamObserver
 from paceline.errors import ConfigurationError
+from paceline.limits.rate_text import parse_rate
 from paceline.server.rollups.observers import DownstreamRollups, with_rollups
 from paceline.server.settings import Settings, spelled
 from paceline.server.wiring.database import embedded_url
@@ -23,7 +24,9 @@ from paceline_payments.settings import PaymentSettings, key_lifetime, statuses
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from paceline.downstream.ports import BreakerStore, DownstreamObserver
+    from paceline.downstream.adaptation import Report
+    from paceline.downstream.ports import DownstreamObserver, StateStore
+    from paceline.downstream.state import Totals
     from paceline_payments.downstream.connection import DownstreamConnection
     from paceline_payments.downstream.simulator import Simulator
     from paceline_payments.meter import PaymentObserver
@@ -120,7 +123,7 @@ def _settings_named() -> Iterator[None]:
 async def open_downstream(
     settings: Settings,
     queue: DispatchQueue,
-    breaker_store: BreakerStore,
+    states: StateStore,
     simulator: Simulator | None,
     observer: DownstreamObserver | None,
     dispatch_observer: DispatchObserver,
@@ -129,7 +132,10 @@ async def open_downstream(
     """The bank behind its limit, kill switch and breaker: the configured one, or a simulator in this process."""
     from paceline.dispatch.kill_switch import KillSwitch
     from paceline.downstream.breaker import DownstreamBreaker
-    from paceline.downstream.rate_gate import PermitRateGate, longest_hold, permit_policy
+    from paceline.downstream.observations import Observations
+    from paceline.downstream.rate_gate import PermitRateGate, longest_hold, paced_policy, permit_policy
+    from paceline.downstream.shared_breaker import SharedBreakerStore
+    from paceline.downstream.state import reported
     from paceline.downstream.stores import open_permits
     from paceline_payments.downstream.client import HttpDownstream
     from paceline_payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
@@ -143,7 +149,16 @@ async def open_downstream(
     stack.push_async_callback(gate.close)
 
     async def is_on() -> bool:
-        return (await queue.config(PAYMENT)).enabled
+        known, _ = await states.read()
+        lower = chosen.tps if known.rate is None else min(float(parse_rate(known.rate).per_second), chosen.tps)
+        gate.pace(policy if lower == chosen.tps else paced_policy(lower, chosen.burst))
+        return known.paused is None and (await queue.config(PAYMENT)).enabled
+
+    async def report(_: Report, totals: Totals) -> None:
+        await states.change(lambda known, now_us: reported(known, totals, f"{chosen.tps}/second", None, now_us))
+
+    observations = Observations(report, lambda: False)
+    stack.push_async_callback(observations.close)
 
     async def throw_switch(reason: str) -> None:
         await queue.pause(PAYMENT)
@@ -151,7 +166,7 @@ async def open_downstream(
     breaker = None
     if chosen.breaker != "off":
         breaker = DownstreamBreaker(
-            breaker_store,
+            SharedBreakerStore(states),
             call_timeout=connection.timeout,
             throw_switch=throw_switch if chosen.breaker == "pause" else None,
             observer=observer,
@@ -166,6 +181,7 @@ async def open_downstream(
         switch=KillSwitch(is_on, unread=lambda: dispatch_observer.switch_unread(PAYMENT)),
         breaker=breaker,
         observer=observer,
+        observations=observations,
         transport=transport,
     )
     stack.push_async_callback(bank.close)

@@ -119,9 +119,10 @@ async def open_payments(
     async with AsyncExitStack() as stack:
         watcher = await stack.enter_async_context(open_downstream_observer(settings, registry))
         store = await _payment_store(settings, stack)
-        breaker_store = SharedBreakerStore(SqlStateStore(await _database(settings, stack), NAME))
+        states = SqlStateStore(await _database(settings, stack), NAME)
+        breaker_store = SharedBreakerStore(states)
         bank, simulator = await open_downstream(
-            settings, queue, breaker_store, simulator, watcher, observer or NullObserver(), stack
+            settings, queue, states, simulator, watcher, observer or NullObserver(), stack
         )
         notifier: Notifier = LogNotifier()
         if notifications is not None and rules().subscribers:
