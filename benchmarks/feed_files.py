@@ -5,7 +5,7 @@ In a CSV every thousandth line is broken; in pain.001 every thousandth transacti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
@@ -20,20 +20,29 @@ def is_broken(number: int) -> bool:
     return number % BROKEN_EVERY == BROKEN_EVERY - 1
 
 
-def write_csv(path: Path, lines: int, prefix: str) -> None:
-    """So many lines of payments whose ids begin with `prefix`."""
+def payer_iban(number: int) -> str:
+    """One of many accounts; the first is `PAYER`."""
+    if number == 0:
+        return PAYER
+    account = f"37040044{number:010}"
+    return f"DE{98 - int(account + '131400') % 97:02}{account}"
+
+
+def write_csv(path: Path, lines: int, prefix: str, payers: int = 1) -> None:
+    """So many lines of payments whose ids begin with `prefix`; the payers take turns."""
+    ibans = [payer_iban(number) for number in range(payers)]
     with path.open("w") as feed:
         feed.write(HEADER)
         for number in range(lines):
             if is_broken(number):
                 feed.write("this line is broken\n")
                 continue
-            parties = f"Payer,{PAYER},Payee {number},{PAYEES[number % len(PAYEES)]}"
+            parties = f"Payer,{ibans[number % payers]},Payee {number},{PAYEES[number % len(PAYEES)]}"
             feed.write(f"{prefix}-{number},{_amount(number)},EUR,{parties},{DUE}\n")
 
 
-def write_pain001(path: Path, lines: int, prefix: str) -> None:
-    """The same payments in one document with the control figures that banks ask for."""
+def write_pain001(path: Path, lines: int, prefix: str, payers: int = 1) -> None:
+    """The same payments in one document with the control figures that banks ask for, a batch for each payer."""
     good = [number for number in range(lines) if not is_broken(number)]
     cents = sum(number % 9000 * 100 + 125 for number in good)
     with path.open("w") as feed:
@@ -41,13 +50,18 @@ def write_pain001(path: Path, lines: int, prefix: str) -> None:
             '<?xml version="1.0" encoding="UTF-8"?>\n'
             '<Document xmlns="urn:iso:std:iso:20022:tech:xsd:pain.001.001.09"><CstmrCdtTrfInitn>\n'
             f"<GrpHdr><MsgId>{prefix}</MsgId><CreDtTm>2030-02-28T10:00:00</CreDtTm><NbOfTxs>{lines}</NbOfTxs>"
-            f"<CtrlSum>{cents // 100}.{cents % 100:02}</CtrlSum></GrpHdr>\n"
-            "<PmtInf><PmtInfId>P</PmtInfId><PmtMtd>TRF</PmtMtd>"
-            f"<ReqdExctnDt><DtTm>{DUE}</DtTm></ReqdExctnDt><Dbtr><Nm>Payer</Nm></Dbtr>"
-            f"<DbtrAcct><Id><IBAN>{PAYER}</IBAN></Id></DbtrAcct>\n"
+            f"<CtrlSum>{cents // 100}.{cents % 100:02}</CtrlSum><InitgPty><Nm>Payers</Nm></InitgPty></GrpHdr>\n"
         )
-        feed.writelines(_transactions(lines, prefix))
-        feed.write("</PmtInf></CstmrCdtTrfInitn></Document>\n")
+        for payer in range(payers):
+            feed.write(
+                f"<PmtInf><PmtInfId>P{payer}</PmtInfId><PmtMtd>TRF</PmtMtd>"
+                f"<ReqdExctnDt><DtTm>{DUE}</DtTm></ReqdExctnDt><Dbtr><Nm>Payer</Nm></Dbtr>"
+                f"<DbtrAcct><Id><IBAN>{payer_iban(payer)}</IBAN></Id></DbtrAcct>"
+                "<DbtrAgt><FinInstnId><BICFI>COBADEFF</BICFI></FinInstnId></DbtrAgt>\n"
+            )
+            feed.writelines(_transactions(range(payer, lines, payers), prefix))
+            feed.write("</PmtInf>\n")
+        feed.write("</CstmrCdtTrfInitn></Document>\n")
 
 
 def write_statement(path: Path, lines: int, prefix: str) -> None:
@@ -59,8 +73,8 @@ def write_statement(path: Path, lines: int, prefix: str) -> None:
                 statement.write(f"{prefix}-{number},{_amount(number)},EUR,EXECUTED,BANK-{prefix}-{number},{DUE}\n")
 
 
-def _transactions(lines: int, prefix: str) -> Iterator[str]:
-    for number in range(lines):
+def _transactions(numbers: Iterable[int], prefix: str) -> Iterator[str]:
+    for number in numbers:
         amount = "" if is_broken(number) else f'<Amt><InstdAmt Ccy="EUR">{_amount(number)}</InstdAmt></Amt>'
         yield (
             f"<CdtTrfTxInf><PmtId><InstrId>{number}</InstrId><EndToEndId>{prefix}-{number}</EndToEndId></PmtId>{amount}"

@@ -23,7 +23,7 @@ import psycopg
 
 from benchmarks import payments_limit
 from benchmarks.feed_files import BROKEN_EVERY, write_csv, write_pain001, write_statement
-from benchmarks.measure import Row, Spread, Table, Target, peak_mib, per_second
+from benchmarks.measure import Row, Spread, Table, Target, peak_mib, per_second, resident_mib
 from paceline.durations import to_ms
 from paceline.slots import SlotRequest, SlotScheduler, WindowPolicy
 from paceline.testing.servers.postgres import PostgresServer
@@ -34,6 +34,10 @@ MEMORY_MIB = 300
 LINES_PER_SECOND = 14_000
 RECONCILIATION_SECONDS = 60
 PEAK_EVERY = 0.05
+PAYERS = 1000
+TRANSACTIONS_PER_THOUSAND = 60
+STATISTICS_SECONDS = 1.5
+"""A session reports its transactions at most once a second, and when it ends."""
 
 
 def tables(quick: bool) -> list[Table]:
@@ -49,6 +53,7 @@ def feed_table(lines: int, rounds: int) -> Table:
     table = Table(f"Payments: feeds of {lines:,} lines, PostgreSQL")
     with tempfile.TemporaryDirectory() as directory, PostgresServer(fsync=True) as server:
         feeds(table, Path(directory), server.url, lines, rounds)
+        rules_per_payer(table, Path(directory), server.url, lines)
         reconciliation(table, Path(directory), server.url, lines)
     return table
 
@@ -59,6 +64,8 @@ class Submission(NamedTuple):
     seconds: float
     mib: float
     result: dict[str, Any]
+    growth: float
+    """Memory at its end ÷ memory after a third of it."""
 
 
 def feeds(table: Table, directory: Path, url: str, lines: int, repeats: int) -> None:
@@ -99,6 +106,51 @@ def feeds(table: Table, directory: Path, url: str, lines: int, repeats: int) -> 
     table.note(f"of a feed {result['accepted']:,} accepted, {result['rejectedCount']:,} rejected and reported")
 
 
+def rules_per_payer(table: Table, directory: Path, url: str, lines: int) -> None:
+    """Adds the rows of feeds whose payers have a limit each, beside the one for all of them. Transactions are counted
+    by the server."""
+    (directory / "rules.toml").write_text('configs = ["payer-{payerIban}"]\n')
+    rules = {"PACELINE_PAYMENTS_RULES": str(directory / "rules.toml")}
+    asyncio.run(_make_template(url))
+    for name, write in (("CSV", write_csv), ("pain.001", write_pain001)):
+        feed = directory / f"payers.{'csv' if name == 'CSV' else 'xml'}"
+        write(feed, lines, f"all-{name}", PAYERS)
+        plain = _submit(feed, url, lines)
+        write(feed, lines, f"payers-{name}", PAYERS)
+        before = _transactions(url)
+        run = _submit(feed, url, lines, **rules)
+        transactions = _transactions(url) - before
+        feed.unlink()
+        work = f"{name}: rules per payer, {PAYERS:,} payers"
+        thousands = Spread.of([transactions / (lines / 1000) / TRANSACTIONS_PER_THOUSAND])
+        goal = f"{TRANSACTIONS_PER_THOUSAND} a thousand lines"
+        table.add(Row(f"{work}: transactions", f"{transactions:,}", goal, thousands, Target(most=1.0)))
+        steady = Spread.of([run.growth])
+        table.add(Row("  memory at its end", f"{run.mib:.0f} MiB at most", "after a third", steady, Target(most=1.1)))
+        speed = Spread.of([plain.seconds / run.seconds])
+        without = f"without these rules {per_second(lines / plain.seconds)}"
+        table.add(
+            Row("  accepted, slotted and queued", per_second(lines / run.seconds), without, speed, Target(least=0.5))
+        )
+
+
+async def _make_template(url: str) -> None:
+    """A payer's limit is below its share of the limit for all."""
+    async with SlotScheduler.open(url) as slots:
+        await slots.configure("payer-*", WindowPolicy(10, "PT4S"))
+
+
+def _transactions(url: str) -> int:
+    """Those of all sessions until now."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        time.sleep(STATISTICS_SECONDS)
+        row = connection.execute(
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def reconciliation(table: Table, directory: Path, url: str, lines: int) -> None:
     """Adds the row of a statement that names every payment of a feed."""
     with psycopg.connect(url) as connection:
@@ -119,15 +171,15 @@ def reconciliation(table: Table, directory: Path, url: str, lines: int) -> None:
     table.note(f"the reconciliation's peak memory is {run.mib:.0f} MiB")
 
 
-def _submit(feed: Path, url: str, lines: int) -> Submission:
-    run = _run(url, "submit", str(feed))
+def _submit(feed: Path, url: str, lines: int, **variables: str) -> Submission:
+    run = _run(url, "submit", str(feed), **variables)
     assert run.result["accepted"] == lines - lines // BROKEN_EVERY, run.result
     return run
 
 
-def _run(url: str, *command: str) -> Submission:
+def _run(url: str, *command: str, **variables: str) -> Submission:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
-    environment["PACELINE_DATABASE_URL"] = url
+    environment |= {"PACELINE_DATABASE_URL": url, **variables}
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         with subprocess.Popen(
@@ -136,16 +188,18 @@ def _run(url: str, *command: str) -> Submission:
             stdout=output,
             stderr=subprocess.DEVNULL,
         ) as process:
-            mib = 0.0
+            mib, used = 0.0, [1.0]
             while process.poll() is None:
                 mib = peak_mib(process.pid) or mib
+                used.append(resident_mib(process.pid) or used[-1])
                 time.sleep(PEAK_EVERY)
         seconds = time.perf_counter() - started
         output.seek(0)
         shown = output.read()
     # 1 means that something was refused or differs; the caller asserts.
     assert process.returncode in (0, 1), process.returncode
-    return Submission(seconds, mib, json.loads(shown))
+    third = len(used) // 3
+    return Submission(seconds, mib, json.loads(shown), max(used[2 * third :]) / max(used[third : 2 * third] or [1.0]))
 
 
 def _copy(feed: Path, url: str) -> float:

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
+from scripts import alert_rules
 
 import paceline.server.metrics
 from paceline import __version__
 from paceline.errors import ConfigurationError
+from paceline.server.apps import app_alerts
 from paceline.server.http import health
 from paceline.server.settings import Settings
 from paceline.server.shutdown import CLOSE_SECONDS
@@ -53,6 +55,15 @@ def test_prometheus_agrees(promtool: str, arguments: tuple[str, ...]) -> None:
     rarely = {**os.environ, "GOGC": "1000"}
     done = subprocess.run([promtool, *arguments], cwd=ROOT, env=rarely, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rules_are_those_of_paceline_and_of_each_application() -> None:
+    rules = RULES.read_text()
+    assert alert_rules.assembled(rules) == rules, "run scripts/alert_rules.py"
+    own = {group["name"] for file in app_alerts() for group in yaml.safe_load(file.read_text())["groups"]}
+    assert own == {"paceline-payments", "paceline-sms"}
+    changed = rules.replace("alert: PaymentsUnknown", "alert: Other")
+    assert alert_rules.assembled(changed) == rules
 
 
 def exported() -> set[str]:

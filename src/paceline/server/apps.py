@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from importlib import import_module, metadata
+from importlib import import_module, metadata, resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from starlette.routing import BaseRoute
 
 GROUP = "paceline.apps"
@@ -93,6 +95,8 @@ class App:
     `paceline audit verify`."""
     doctor: str | None = None
     """`async examine(settings)`: findings for `paceline doctor`."""
+    alerts: str | None = None
+    """A file with its alert rules for Prometheus, as `package:file`."""
     migrations: str | None = None
     """A `paceline.sql.migrate.Steps`: the steps that make its tables."""
     prune: str | None = None
@@ -152,6 +156,12 @@ def app_parts(kind: str) -> Iterator[Any]:
         place: str | None = getattr(app, kind)
         if place is not None:
             yield part(place)
+
+
+def app_alerts() -> list[Traversable]:
+    """The files with the alert rules of all applications."""
+    places = [app.alerts.partition(":") for app in installed_apps() if app.alerts is not None]
+    return [resources.files(package) / file for package, _, file in places]
 
 
 def app_mappings(kind: str, settings: Any) -> dict[Any, Any]:

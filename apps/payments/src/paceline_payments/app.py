@@ -36,6 +36,7 @@ app = App(
     },
     verify_audit="paceline_payments.service.plugin:verify_audit",
     doctor="paceline_payments.service.doctor:examine",
+    alerts="paceline_payments.service:alerts.yml",
     migrations="paceline_payments.stores.migrations:steps",
     prune="paceline_payments.service.plugin:prune",
 )

@@ -24,6 +24,7 @@ app = App(
         ),
     },
     doctor="paceline_sms.service.doctor:examine",
+    alerts="paceline_sms.service:alerts.yml",
     migrations="paceline_sms.stores.migrations:steps",
     prune="paceline_sms.service.plugin:prune",
 )
