@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.durations import EPOCH, from_ms, to_ms
-from paceline.slots.impact import WarningCode
+from paceline.slots.forecast.impact import WarningCode
 from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from paceline.slots.ports import SlotStore
 from paceline.slots.scheduler import SlotScheduler

@@ -23,8 +23,7 @@ from paceline.slots.replan import run as replanning
 from paceline.slots.replan.assignment import Direction
 from paceline.slots.replan.run import Replan, Span, replan
 from paceline.slots.stores import slot_stores
-from paceline.slots.stores.move_records import record_of
-from paceline.slots.stores.replanning import TOPIC, SqlReplanStore
+from paceline.slots.stores.replanning import TOPIC, SqlReplanStore, record_of
 from paceline.slots.windows import align
 from paceline.sql.outbox import records_of
 from paceline.sql.outbox_looks import first_ids

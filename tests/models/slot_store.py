@@ -16,7 +16,7 @@ from paceline.durations import LATEST_MS, from_ms, to_ms
 from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, SlotOwned
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of
-from paceline.slots.impact import WindowGroup, windows_ahead
+from paceline.slots.forecast.impact import WindowGroup, windows_ahead
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory, config_page
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs

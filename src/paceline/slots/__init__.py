@@ -2,7 +2,7 @@
 
 from paceline.slots._blocking import BlockingSlotScheduler
 from paceline.slots.calendars import Calendar
-from paceline.slots.forecast import Forecast
+from paceline.slots.forecast.forecast import Forecast
 from paceline.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow, Spread, WindowPolicy
 from paceline.slots.scheduler import SlotScheduler
 

@@ -12,9 +12,9 @@ from paceline.slots.background_scheduler import BackgroundScheduler
 from paceline.slots.booking.packing import Booking
 from paceline.slots.config_names import ConfigNames
 from paceline.slots.explain import Explanation
-from paceline.slots.forecast import Forecast
-from paceline.slots.heat_map import HeatMap
-from paceline.slots.impact import ChangeWarning
+from paceline.slots.forecast.forecast import Forecast
+from paceline.slots.forecast.heat_map import HeatMap
+from paceline.slots.forecast.impact import ChangeWarning
 from paceline.slots.inspection import Started
 from paceline.slots.listing import (
     EVERYTHING,

@@ -11,13 +11,13 @@ from typing import Any
 
 from paceline.durations import EPOCH, duration_ms, from_ms, parse_instant, to_ms
 from paceline.errors import ConfigurationError, InvalidInput, NotFound, StaleVersion
-from paceline.slots import impact
 from paceline.slots.config_names import booking_names
 from paceline.slots.explain import Explanation, RemovedVersion, explain
-from paceline.slots.forecast import Forecast, forecast
-from paceline.slots.heat_map import MAX_DAYS, HeatMap, heat_map
-from paceline.slots.impact import ChangeWarning, WindowGroup
-from paceline.slots.joint_forecast import joint_forecast
+from paceline.slots.forecast import impact
+from paceline.slots.forecast.forecast import Forecast, forecast
+from paceline.slots.forecast.heat_map import MAX_DAYS, HeatMap, heat_map
+from paceline.slots.forecast.impact import ChangeWarning, WindowGroup
+from paceline.slots.forecast.joint import joint_forecast
 from paceline.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter, SlotHistory, is_latest_first
 from paceline.slots.model import (
     AssignedSlot,

@@ -330,13 +330,6 @@ class Occupancy:
         """The counters of a window in which a place was taken."""
         return WindowCount(start_ms, *self._counts[start_ms])
 
-    def known_count(self, start_ms: int) -> WindowCount | None:
-        """The counters of a window; None if they have not been read."""
-        counts = self._counts.get(start_ms)
-        if counts is None and not self._is_known(start_ms):
-            return None
-        return WindowCount(start_ms, *(counts or (0, 0)))
-
     @property
     def is_changed(self) -> bool:
         """Whether places were taken or freed."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from paceline.errors import PacelineError
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking
-from paceline.slots.impact import WindowGroup
+from paceline.slots.forecast.impact import WindowGroup
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy

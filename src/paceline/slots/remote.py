@@ -16,9 +16,9 @@ from paceline.slots.carriers import SlotMove
 from paceline.slots.config_names import booking_names, name_tuple
 from paceline.slots.curves import curve_to_json
 from paceline.slots.explain import Explanation, Reason, RemovedVersion, Step, Today
-from paceline.slots.forecast import Forecast, Peaks, WindowFill
-from paceline.slots.heat_map import HeatMap
-from paceline.slots.impact import ChangeWarning, WarningCode
+from paceline.slots.forecast.forecast import Forecast, Peaks, WindowFill
+from paceline.slots.forecast.heat_map import HeatMap
+from paceline.slots.forecast.impact import ChangeWarning, WarningCode
 from paceline.slots.listing import EVERYTHING, ListedSlot, SlotFilter, SlotStatus
 from paceline.slots.model import (
     AssignedSlot,

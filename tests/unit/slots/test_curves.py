@@ -18,7 +18,7 @@ from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy, change
 from paceline.slots.stores.policies import policy_from_json
 from tests.effort import examples
 from tests.models.slot_store import MemorySlotStore
-from tests.unit.slots.test_forecast import forecast_of
+from tests.unit.slots.forecast.test_forecast import forecast_of
 
 BY_DAY = [{"days": ["MON", "TUE", "WED", "THU", "FRI"], "from": "08:00", "to": "18:00", "max": 40}]
 MONDAY = datetime(2027, 3, 1, tzinfo=UTC)

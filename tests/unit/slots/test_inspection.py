@@ -9,7 +9,7 @@ import pytest
 from paceline import WindowPolicy
 from paceline.durations import from_ms, to_ms
 from paceline.errors import ConfigurationError, InvalidInput, NotFound, StaleVersion
-from paceline.slots.impact import WarningCode
+from paceline.slots.forecast.impact import WarningCode
 from paceline.slots.inspection import check_opens, check_version
 from paceline.slots.listing import MOST_LISTED, SlotFilter
 from paceline.slots.model import PolicyVersion

@@ -145,7 +145,6 @@ def test_a_view_shows_what_a_whole_table_would(
         if step == "taken":
             assert view.taken(start) == plain.taken(start)
             assert view.knows(start)
-            assert view.known_count(start) == WindowCount(start, *plain.counts.get(start, [0, 0]))
         elif step == "take":
             view.taken(start)
             assert view.take(start, places) == plain.take(start, places)
@@ -244,12 +243,9 @@ def test_a_long_run_is_passed_without_reading_its_windows() -> None:
 def test_what_was_learned_is_not_read_again() -> None:
     stored = Stored(OPEN, [])
     view = Occupancy(OPEN, stored)
-    assert view.known_count(0) is None
     view.learn_window(0, WindowCount(0, 2, 3))
     view.learn_window(MINUTE, None)
     assert (view.taken(0), view.taken(MINUTE)) == (2, 0)
-    assert view.known_count(0) == WindowCount(0, 2, 3)
-    assert view.known_count(MINUTE) == WindowCount(MINUTE, 0, 0)
     assert (view.knows(1), view.knows(2 * MINUTE), view.stored) == (False, False, {0})
     view.learn_run(3 * MINUTE, FullRun(2 * MINUTE, 5 * MINUTE))
     view.learn_run(6 * MINUTE, FullRun(2 * MINUTE, 5 * MINUTE))
@@ -357,7 +353,6 @@ def test_a_present_window_of_which_slots_were_pruned_is_full(taken: list[int], e
     stored = Stored(OPEN, taken, missing_ms=1)
     view = Occupancy(OPEN, stored, chunk=1).under(OPEN, 5)
     assert view.taken(0) == expected[0]
-    assert view.known_count(0) == WindowCount(0, *expected)
     assert view.taken(MINUTE) == sum(taken[1:])
     assert view.first_free(0) == MINUTE
     whole = Occupancy(OPEN, Stored(OPEN, taken, missing_ms=0)).under(OPEN, 5)

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import oracle
 from paceline.durations import from_ms
 from paceline.slots.listing import Cancellation, Cursor, SlotFilter
 from paceline.slots.model import AssignedSlot, WindowPolicy
-from paceline.slots.stores import cancelling, joint, policies, pruning, slot_records, sql, templates, window_rows
+from paceline.slots.stores import cancelling, policies, pruning, slot_records, sql, templates, window_rows
 from paceline.sql.schema import database_now
 
 
@@ -64,7 +64,7 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     policies.history(connection, "c")
     pruning.names_to_prune(connection, 10)
     policies.lock_all(connection, ["b", "a"])
-    joint.prune_joint(connection, {}, {"a": 10}, 10, (5, "e"), 100)
+    pruning.prune_joint(connection, {}, {"a": 10}, 10, (5, "e"), 100)
     pruning.remove_finished(connection, {}, [AssignedSlot("e", "c", 1, 0, 0, 0, True)])
     templates.find_template(connection, "merchant-7")
     templates.remove_idle(connection, 0, 10, 100)

@@ -20,7 +20,7 @@ from paceline.server.settings import Settings
 from paceline.server.shapes.config import Config, History
 from paceline.server.wiring.slots import open_slots
 from paceline.slots import PolicyVersion
-from paceline.slots.impact import ChangeWarning
+from paceline.slots.forecast.impact import ChangeWarning
 from paceline.slots.model import FirstWindow, Spread
 
 config_name = click.argument(

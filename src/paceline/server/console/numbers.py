@@ -11,7 +11,7 @@ from paceline.server.http.services import services_of
 from paceline.server.rollups.history import RANGES
 from paceline.server.shapes import members
 from paceline.server.shapes.console import HeatMapShown, HistoryShown, OverviewShown
-from paceline.slots.heat_map import MAX_DAYS
+from paceline.slots.forecast.heat_map import MAX_DAYS
 
 router = api_router("/api/v1/console", "console")
 

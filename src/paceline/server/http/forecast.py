@@ -16,7 +16,7 @@ from paceline.server.http.raw_routes import json_response
 from paceline.server.http.services import services_of
 from paceline.server.shapes import members
 from paceline.server.shapes.forecast import ForecastShown
-from paceline.slots.forecast import MOST_EVENTS
+from paceline.slots.forecast.forecast import MOST_EVENTS
 from paceline.slots.model import MOST_PER_WINDOW
 
 router = api_router("/api/v1", "forecast")

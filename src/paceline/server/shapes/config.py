@@ -10,8 +10,9 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from paceline.server.shapes.members import CONFIG_NAME, DURATION, INSTANT
 from paceline.server.shapes.shape import Expects, Instant, InvalidMember, Shape
-from paceline.slots import PolicyVersion, impact
+from paceline.slots import PolicyVersion
 from paceline.slots.curves import MOST_ENTRIES
+from paceline.slots.forecast import impact
 from paceline.slots.model import MOST_PER_WINDOW
 
 _CLOCK = {"type": "string", "pattern": "^(([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?|24:00)$"}

@@ -18,7 +18,7 @@ from paceline.server.shapes.flow import FlowShown
 from paceline.server.shapes.forecast import ForecastShown
 from paceline.server.shapes.health import Check
 from paceline.server.shapes.shape import Instant, Shape
-from paceline.slots.heat_map import HeatMap
+from paceline.slots.forecast.heat_map import HeatMap
 
 Line = Annotated[list[float | None], Field(description="One value per period; null where there is none.")]
 

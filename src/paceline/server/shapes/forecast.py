@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field
 
 from paceline.server.shapes.shape import Instant, Shape
-from paceline.slots.forecast import Forecast
+from paceline.slots.forecast.forecast import Forecast
 
 
 class Window(Shape):

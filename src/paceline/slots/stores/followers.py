@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from paceline.durations import EPOCH, from_ms, to_ms
-from paceline.slots.impact import WindowGroup
+from paceline.slots.forecast.impact import WindowGroup
 from paceline.slots.model import PolicyVersion
 from paceline.slots.stores import policies
 from paceline.slots.stores.other_windows import other_names

@@ -11,10 +11,9 @@ from paceline.slots.model import AssignedSlot, PolicyVersion
 from paceline.slots.replan.assignment import PlannedConfig
 from paceline.slots.replan.parts import Reading
 from paceline.slots.replan.run import Span
-from paceline.slots.stores.move_records import record_of
 from paceline.slots.stores.other_windows import name_in_text, other_windows_text, parse_other_windows
 from paceline.slots.stores.postgres import PostgresWindowReader
-from paceline.slots.stores.replanning import KEY, TOPIC, ReplanTransaction
+from paceline.slots.stores.replanning import KEY, TOPIC, ReplanTransaction, record_of
 from paceline.slots.stores.window_rows import SqlWindowReader
 from paceline.sql.pipeline import BEGIN, BY_KEY, Statement, numbers, run_pipeline, text_of, texts, whole_of
 

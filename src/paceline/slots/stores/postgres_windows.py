@@ -147,12 +147,6 @@ class WindowReads:
         firsts, nexts, rows = zip(*queries, strict=True)
         return [(WINDOWS, (texts(names), numbers(firsts), numbers(nexts), numbers(rows)))]
 
-    def add_windows(self, active: PolicyVersion, at_ms: int, rows: int) -> None:
-        """Adds `rows` windows of a config, from a time on."""
-        size = active.policy.size_ms
-        first = align(at_ms, size)
-        self._add(active.name, WindowQuery(first, active.policy.next_open(first + size), rows))
-
     def _add(self, name: str, query: WindowQuery) -> None:
         if (name, query.first_ms) not in self._firsts:
             self._firsts.add((name, query.first_ms))

@@ -8,6 +8,7 @@ PostgreSQL that read and move many slots at once.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,12 +17,12 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from paceline.durations import from_ms, to_ms
+from paceline.durations import format_instant, from_ms, to_ms
 from paceline.errors import Conflict, NotFound
 from paceline.messaging import Record
 from paceline.slots.carriers import Carriers, SlotMove, Standing
 from paceline.slots.listing import Cursor, SlotFilter, SlotStatus
-from paceline.slots.model import AssignedSlot, PolicyVersion
+from paceline.slots.model import AssignedSlot, PolicyVersion, SlotWindow
 from paceline.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount
 from paceline.slots.replan.assignment import Candidate, Limits, PlannedConfig
 from paceline.slots.replan.parts import Puller, Reading, after
@@ -36,7 +37,6 @@ from paceline.slots.replan.run import (
 )
 from paceline.slots.stores import policies, slot_records, templates
 from paceline.slots.stores.lock_waits import locking
-from paceline.slots.stores.move_records import record_of
 from paceline.slots.stores.other_windows import other_windows_text
 from paceline.slots.stores.tables import slot
 from paceline.slots.stores.window_rows import SqlWindowReader, write_counts, write_runs
@@ -395,3 +395,27 @@ def runs_near(config: PlannedConfig) -> list[FullRun]:
     starts = starts_near(config)
     runs = zip(starts, config.occupancy.reader.runs_before(starts), strict=True) if starts else ()
     return [run for start, run in runs if run is not None and run.resume_ms >= start]
+
+
+def record_of(move: SlotMove) -> str:
+    """The record of a move for subscribers."""
+    record: dict[str, Any] = {
+        "eventId": move.slot.event_id,
+        "configName": move.slot.config_name,
+        "before": _instant_text(move.slot.scheduled_ms),
+        "scheduledTime": _instant_text(move.scheduled_ms),
+        "windowStart": _instant_text(move.window_start_ms),
+        "owner": move.slot.owner,
+    }
+    if move.windows:
+        record["windows"] = [_window_record(window) for window in move.windows]
+    return json.dumps(record)
+
+
+def _window_record(window: SlotWindow) -> dict[str, Any]:
+    name, version, start_ms = window
+    return {"configName": name, "configVersion": version, "windowStart": _instant_text(start_ms)}
+
+
+def _instant_text(at_ms: int) -> str:
+    return format_instant(from_ms(at_ms))

@@ -23,16 +23,16 @@ from paceline.errors import Conflict, NotFound, PacelineError
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of, requests_by_config
 from paceline.slots.carriers import Carriers
-from paceline.slots.impact import WindowGroup
+from paceline.slots.forecast.impact import WindowGroup
 from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
 from paceline.slots.ports import LockHolder, PruneResult
 from paceline.slots.stores import followers, forgotten, history, policies, pruning, slot_records, templates
 from paceline.slots.stores.cancelling import cancel_with_work
-from paceline.slots.stores.joint import PrunedPage, prune_joint
 from paceline.slots.stores.lock_waits import lock_holders, locking
 from paceline.slots.stores.other_windows import other_windows_text, parse_other_windows
+from paceline.slots.stores.pruning import PrunedPage
 from paceline.slots.stores.tables import slot, slot_config
 from paceline.slots.stores.window_rows import (
     SqlWindowReader,
@@ -211,7 +211,7 @@ class SqlSlotStore:
             pass
         while await self._database.write(pruning.remove_move_records, before_ms, PRUNE_BATCH):
             pass
-        total += await self._prune_pages(prune_joint, ends, before_ms)
+        total += await self._prune_pages(pruning.prune_joint, ends, before_ms)
         # One config at a time: thousands of locks at once would block all callers.
         windows = 0
         for name in await self._database.read(pruning.names_to_prune, before_ms):

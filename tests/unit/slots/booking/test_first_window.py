@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.slots import WindowPolicy
 from paceline.slots.booking.first_window import Offer, SpacedWindow, offer, spaced_time
-from paceline.slots.forecast import peak
+from paceline.slots.forecast.forecast import peak
 from paceline.slots.model import AssignedSlot, SlotRequest
 from paceline.slots.occupancy import MAX_TIMES, CountedWindows, FullRun, Occupancy, WindowCount
 from paceline.slots.windows import Spacing, align

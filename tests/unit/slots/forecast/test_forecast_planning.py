@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paceline.durations import from_ms, to_ms
 from paceline.errors import InvalidInput
 from paceline.slots import WindowPolicy
-from paceline.slots.forecast import delays
+from paceline.slots.forecast.forecast import delays
 from paceline.slots.model import AssignedSlot, SlotRequest
 from paceline.slots.scheduler import SlotScheduler
 from paceline.slots.windows import align

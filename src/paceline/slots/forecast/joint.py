@@ -14,7 +14,7 @@ from typing import NamedTuple
 from paceline.durations import from_ms
 from paceline.errors import InvalidInput
 from paceline.slots.booking.packer import SEARCHED_MS, Full, Packer, Room, Side
-from paceline.slots.forecast import (
+from paceline.slots.forecast.forecast import (
     DRAIN_POINTS,
     MOST_EVENTS,
     MOST_STEPS,

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.durations import to_ms
 from paceline.errors import InvalidInput, NotFound
-from paceline.slots.heat_map import HOUR_MS, heat_map, hourly_capacity
+from paceline.slots.forecast.heat_map import HOUR_MS, heat_map, hourly_capacity
 from paceline.slots.model import PolicyVersion, WindowPolicy
 from paceline.slots.occupancy import CountedWindows, Occupancy, WindowCount
 from paceline.slots.scheduler import SlotScheduler

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.slots.impact import PAGE, WarningCode, WindowGroup, changed_windows, warnings, windows_ahead
+from paceline.slots.forecast.impact import PAGE, WarningCode, WindowGroup, changed_windows, warnings, windows_ahead
 from paceline.slots.model import WindowPolicy
 from paceline.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount
 from paceline.slots.windows import align

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.durations import from_ms
 from paceline.errors import InvalidInput
-from paceline.slots.forecast import Forecast, forecast, peak
+from paceline.slots.forecast.forecast import Forecast, forecast, peak
 from paceline.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
 from tests.effort import examples
 from tests.models.slot_store import MemorySlotStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.durations import from_ms, to_ms
-from paceline.slots.forecast import DRAIN_POINTS, Forecast, forecast
+from paceline.slots.forecast.forecast import DRAIN_POINTS, Forecast, forecast
 from paceline.slots.model import SlotRequest, WindowPolicy
 from tests.models.slot_store import MemorySlotStore
 
