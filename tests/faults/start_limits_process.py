@@ -16,6 +16,7 @@ import time
 
 from paceline import Downstream, Tasks
 from paceline.dispatch.engines.temporal.client import TemporalConnection
+from paceline.server.settings import Settings
 from tests.faults.recorder import report
 
 RATE = 10
@@ -52,9 +53,9 @@ def shop(url: str, port: int) -> Tasks:
     return tasks
 
 
-def banked() -> Tasks:
+def banked(settings: Settings) -> Tasks:
     """Tasks on the service's database, for `paceline worker`."""
-    tasks = Tasks(os.environ["PACELINE_DATABASE_URL"])
+    tasks = Tasks(settings.database_url)
 
     @tasks.task(name="BANKED")
     def call(number: int) -> None:
