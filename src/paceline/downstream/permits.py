@@ -5,8 +5,8 @@ no longer count, so no sliding second sees more calls than permits. Calls are pa
 `spacing_us`, but for a burst after a pause. A grant may lie a little in the future (`LOOK_AHEAD_US`): its caller sleeps
 until then, so that no time is lost between two calls.
 
-A state that is new, or from another life of its store, may lack calls that were made before. So nothing is granted
-until all of them are over (`reopened`).
+A state from another life of its store may lack calls that were made last. So nothing is granted until they are over, or
+for a minute, if that is sooner (`reopened`).
 
 `lua/permit_take.lua` is this module for Redis.
 """
@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 SECOND_US = 1_000_000
 LOOK_AHEAD_US = 100_000
+LOST_US = 60 * SECOND_US
+"""How far a standby is behind, at most, when it takes over."""
 
 
 class PermitPolicy(NamedTuple):
@@ -95,8 +97,9 @@ def free(state: Permits, holder: str, at_us: int) -> Permits:
 
 
 def reopened(state: Permits, life: str, hold_us: int, now_us: int) -> Permits:
-    """The state in this life of its store. In a new life nothing is known of earlier calls, so nothing is granted until
-    the longest of them is over."""
+    """The state in this life of its store. A new life may lack what was written last, so nothing is granted until the
+    longest call is over, or for `LOST_US`: older permits are known, and hold. They were granted by another clock."""
     if state.life == life:
         return state
-    return Permits({}, 0, now_us + hold_us, life)
+    held = {name: min(free_us, now_us + hold_us) for name, free_us in state.held.items() if free_us > now_us}
+    return Permits(held, 0, now_us + min(hold_us, LOST_US), life)

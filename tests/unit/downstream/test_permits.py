@@ -269,7 +269,20 @@ def test_a_permit_is_free_sooner_or_as_it_was() -> None:
     assert permits.free(state, "c", 0) is state
 
 
-def test_a_new_life_of_the_store_begins_without_what_was_known() -> None:
-    state = Permits({"a": NOON}, 5, 6, "before")
+def test_a_new_life_of_the_store_begins_with_what_is_known_and_waits_for_what_may_be_lost() -> None:
+    state = Permits({"over": NOON, "b": NOON + 50, "by another clock": NOON + 900}, 5, 6, "before")
     assert permits.reopened(state, "before", 100, NOON) is state
-    assert permits.reopened(state, "after", 100, NOON) == Permits({}, 0, NOON + 100, "after")
+    held = {"b": NOON + 50, "by another clock": NOON + 100}
+    assert permits.reopened(state, "after", 100, NOON) == Permits(held, 0, NOON + 100, "after")
+
+
+def test_a_restart_does_not_stop_a_rate_per_day_for_a_day() -> None:
+    day_us = 86_400 * SECOND_US
+    state = Permits({str(number): NOON + day_us for number in range(8)}, life="before")
+    reopened = permits.reopened(state, "after", day_us, NOON)
+    assert reopened.open_us == NOON + permits.LOST_US
+    for number in range(2):
+        reopened, grant = permits.take(reopened, PermitPolicy(10, 1, 10), f"new {number}", day_us, reopened.open_us)
+        assert grant.wait_us == 0
+    _, grant = permits.take(reopened, PermitPolicy(10, 1, 10), "eleventh", day_us, reopened.open_us)
+    assert grant.wait_us > 0

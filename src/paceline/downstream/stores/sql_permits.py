@@ -50,7 +50,7 @@ class SqlPermitStore:
     """The `PermitStore` port in SQLite, PostgreSQL or Oracle; all processes on the same database share the permits.
 
     A restarted PostgreSQL, or a standby that took over, may have lost the last commits, so its permits reopen after the
-    longest hold. SQLite and Oracle keep what they committed.
+    longest hold, or a minute. SQLite and Oracle keep what they committed.
     """
 
     def __init__(
