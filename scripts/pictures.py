@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -26,6 +27,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 PARTY = {"name": "Acme Ltd", "iban": "DE89370400440532013000"}
 PAYEE = {"name": "Bob Builder", "iban": "GB29NWBK60161331926819"}
+ARRIVALS = [max(0, round(random.Random(second).gauss(34, 20))) for second in range(290)]
+ARRIVALS[-45] = 3000
+"""Orders per second of the last minutes: ragged, and a feed at once."""
 ERRORS = (
     "ConnectionError: the bank did not answer within 30 s",
     "ConnectionError: the bank did not answer within 31 s",
@@ -41,6 +45,8 @@ def seed(database: Path) -> None:
         at = datetime.now(UTC) + timedelta(minutes=40)
         async with DispatchQueue.open(f"sqlite:///{database}") as queue:
             await queue.configure("INVOICE", enabled=True)
+            await queue.configure("ORDER", rate="50/second")
+            await queue.enqueue_many("ORDER", [(f"order-{n:05}", {}, None) for n in range(sum(ARRIVALS))])
             for lane, many in (("acme", 180), ("globex", 40)):
                 items = [(f"inv-{lane}-{n:04}", {"customer": lane, "number": n}, at) for n in range(many)]
                 await queue.enqueue_many("INVOICE", items, lane=lane)
@@ -53,7 +59,28 @@ def seed(database: Path) -> None:
                 " WHERE item_id = ?",
                 (ERRORS[number % len(ERRORS)], f"inv-acme-{number:04}"),
             )
+        connection.executemany(
+            "UPDATE paceline_dispatch_queue SET created_at = ?, due_at = ?, begun_at = ?, completed_at = ?,"
+            " queue_status = iif(? IS NULL, 'READY', 'COMPLETED') WHERE item_id = ?",
+            [(arrived, arrived, left, left, left, f"order-{n:05}") for n, (arrived, left) in enumerate(lives())],
+        )
     connection.close()
+
+
+def lives() -> Iterator[tuple[str, str | None]]:
+    """When each order of the last minutes arrived, and when it left at the pace of its limit; None for what waits."""
+    now = datetime.now(UTC)
+    start = now - timedelta(seconds=len(ARRIVALS))
+    free = start
+
+    def text(at: datetime) -> str:
+        return at.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+    for second, many in enumerate(ARRIVALS):
+        for n in range(many):
+            arrived = start + timedelta(seconds=second + n / many)
+            free = max(arrived, free + timedelta(seconds=1 / 50))
+            yield text(arrived), text(free) if free <= now else None
 
 
 def fill(http: httpx.Client) -> None:

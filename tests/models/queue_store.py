@@ -502,13 +502,6 @@ class MemoryQueueStore:
             ),
         )
 
-    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
-        waiting = (Status.READY, Status.CLAIMED, Status.DISPATCHED)
-        due = [
-            item.execute_at for item in self._items.values() if item.item_type == item_type and item.status in waiting
-        ]
-        return [sum(due_at > at for due_at in due) for at in times]
-
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)
         depth = Counter(item.status for item in self._items.values() if item.item_type == item_type)

@@ -232,10 +232,6 @@ class QueueStore(Protocol):
         """What happened to the items in this `last` time, per second, and what is due within the `horizon`."""
         ...
 
-    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
-        """How many of the items that wait now are not due yet at each of these times."""
-        ...
-
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:

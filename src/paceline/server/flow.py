@@ -7,11 +7,13 @@ quarter of an hour per second of the queues that are watched.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from paceline.clock import uptime
@@ -83,11 +85,22 @@ class Flow:
     """How many waited at the end of each second. It is exact unless dead letters were requeued meanwhile."""
     peaks: Line
     """The most that began, or with a rate of the item type were done, in a sliding second that ended in each second."""
-    due: Line
-    """What waits, by the second that it is due; what is late is not in it."""
+    coming: Mapping[int, int]
+    """What waits, by the second that it is due, within a day; what is late is not in it."""
     done_by: datetime | None
     """When the last of what is due within a day will have begun, at the limit, or else at the present pace; None if
     nothing moves."""
+
+    @property
+    def due(self) -> Line:
+        """What is due in the seconds to come."""
+        return Line.of(self.coming, int(self.at.timestamp()), AHEAD_SECONDS)
+
+    def left(self, times: Sequence[int]) -> list[int]:
+        """How many of those that wait now are not due yet at each of these times, in seconds since 1970."""
+        seconds = sorted(self.coming)
+        begun = [0, *accumulate(self.coming[second] for second in seconds)]
+        return [max(self.waiting - self.late - begun[bisect_right(seconds, at)], 0) for at in times]
 
     @property
     def peak(self) -> int:
@@ -142,7 +155,7 @@ def _lines(recent: Recent, waiting: int, limit: float | None) -> dict[str, Any]:
         "waiting": waiting,
         "limit": limit,
         "waited": Line(start, waited(waiting, recent, start, now)),
-        "due": Line.of(recent.due, now, AHEAD_SECONDS),
+        "coming": recent.due,
         **past,
     }
 

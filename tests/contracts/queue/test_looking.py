@@ -48,19 +48,6 @@ async def test_an_item_is_late_from_its_due_time_until_it_begins_whoever_holds_i
     assert (await store.stats("PAY", now=T + 83 * SECOND)).late_by is None
 
 
-async def test_what_waits_is_counted_at_times_to_come(store: QueueStore) -> None:
-    assert await store.left_at("PAY", [T]) == [0]
-    await store.enqueue(wants(3, at=T), now=T)
-    await store.enqueue(
-        [request._replace(item_id=f"later-{request.item_id}") for request in wants(2, at=T + MINUTE)], now=T
-    )
-    await claims(store, 1)
-    times = [T - SECOND, T, T + MINUTE - SECOND, T + MINUTE]
-    assert await store.left_at("PAY", times) == [5, 2, 2, 0]
-    assert await store.left_at("OTHER", times) == [0, 0, 0, 0]
-    assert await store.left_at("PAY", []) == []
-
-
 async def test_audit_pages_backwards(store: QueueStore) -> None:
     await store.enqueue(wants(5), now=T)
     await claims(store)

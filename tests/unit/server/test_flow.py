@@ -211,6 +211,18 @@ async def test_the_limit_is_the_rate_of_the_item_type() -> None:
         await flows.queue("NOTHING")
 
 
+async def test_what_is_left_at_times_to_come() -> None:
+    history = History()
+    await history.store.configure(DispatchConfig(item_type=TYPE))
+    await history.arrive(3, 0)
+    await history.arrive(2, 60)
+    await history.arrive(4, 100_000)
+    await history.claim(1)
+    now = int(T.timestamp())
+    flow = await flows_of(history).queue(TYPE)
+    assert flow.left([now, now + 59, now + 60, now + 90_000]) == [6, 6, 4, 4]
+
+
 async def test_the_flow_of_a_config_is_that_of_its_slots() -> None:
     clock = FakeClock(T)
     slots = SlotScheduler(MemorySlotStore(clock))

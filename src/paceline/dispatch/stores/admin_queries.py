@@ -348,16 +348,6 @@ def _stats(dialect: str) -> tuple[sa.Select[*tuple[Any, ...]], ...]:
     return by_status.group_by(queue.c.queue_status), due, in_flight
 
 
-def left_at(connection: sa.Connection, item_type: str, times: Sequence[datetime]) -> list[int]:
-    if not times:
-        return []
-    # One pass over the waiting items for all times.
-    later = [sa.func.sum(sa.case((queue.c.scheduled_exec_time > at, 1), else_=0)) for at in times]
-    waiting = queue.c.queue_status.in_([Status.READY, Status.CLAIMED, Status.DISPATCHED])
-    row = connection.execute(sa.select(*later).where(queue.c.item_type == item_type, waiting)).one()
-    return [int(count or 0) for count in row]
-
-
 def audit_entries(
     connection: sa.Connection, item_type: str, item_id: str | None, limit: int, before: int | None
 ) -> list[AuditEntry]:

@@ -464,9 +464,6 @@ class SqlQueueStore:
     ) -> QueueHistory:
         return await self._database.read_aside(history.read, item_type, last, horizon, now)
 
-    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
-        return await self._database.read_aside(admin_queries.left_at, item_type, times)
-
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:

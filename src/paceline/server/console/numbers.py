@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from fastapi import Request, Response
 
 from paceline.server.http.parameters import WholeNumber, api_router, query
@@ -15,6 +17,9 @@ from paceline.slots.forecast.heat_map import MAX_DAYS
 
 router = api_router("/api/v1/console", "console")
 
+AHEAD_POINTS = 24
+AHEAD_SHARE = 3
+"""What is planned covers a third of the span of the history."""
 DAYS = WholeNumber("days", 1, MAX_DAYS, default=7)
 RANGE = {
     "type": "string",
@@ -44,15 +49,18 @@ async def history(request: Request) -> Response:
     if chosen not in RANGES:
         raise invalid("range", f"must be one of {', '.join(RANGES)}")
     lines = await services.rollups.history(RANGES[chosen])
-    ahead = await services.backlog_ahead.read(RANGES[chosen])
+    now = int(time.time())
+    times = [now + RANGES[chosen] // AHEAD_SHARE * n // AHEAD_POINTS for n in range(AHEAD_POINTS + 1)]
+    item_types = [config.item_type for config in await services.queue.configs()]
+    left = {name: (await services.flows.queue(name)).left(times) for name in item_types}
     return json_response(
         HistoryShown.of_history(
             lines,
             limit_per_second=sum(sum(app.call_limits.values()) for app in services.apps.values()) or None,
-            ahead=ahead,
+            ahead={name: list(zip(times, counts, strict=True)) for name, counts in left.items() if counts[0]},
             config_names=[version.name for version in await services.slots.configs()],
             plan_names=await services.admission.plans.all(),
-            item_types=[config.item_type for config in await services.queue.configs()],
+            item_types=item_types,
         )
     )
 

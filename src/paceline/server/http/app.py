@@ -17,7 +17,6 @@ from paceline.durations import parse_duration
 from paceline.server import console
 from paceline.server import logs as log_lines
 from paceline.server.apps import app_routes
-from paceline.server.console.backlog import BacklogAhead
 from paceline.server.console.overview import Overview
 from paceline.server.followed_configs import FollowedConfigs
 from paceline.server.http import (
@@ -190,7 +189,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         observer = await stack.enter_async_context(open_dispatch_observer(services.settings, services.registry))
         services.queue = await stack.enter_async_context(open_dispatch(services.settings, observer=observer))
         services.downstreams = await stack.enter_async_context(open_downstreams(services.settings))
-        services.backlog_ahead = BacklogAhead(services.queue.store)
         context = AppContext(
             settings=services.settings,
             slots=services.slots,

@@ -16,7 +16,7 @@ from paceline.server.http.services import services_of
 from paceline.server.shapes.config import Config, ConfigRequest, Configs, Flushed, History
 from paceline.server.shapes.members import CONFIG_NAME
 from paceline.slots.listing import MOST_LISTED
-from paceline.slots.model import checked_name
+from paceline.slots.model import LONGEST_NAME, checked_name
 
 router = api_router("/admin/rate-limit", "config")
 
@@ -26,7 +26,7 @@ IF_MATCH = {"type": "string", "pattern": r'^(\*|"[0-9]{1,9}"(, ?"[0-9]{1,9}")*)$
 IF_MATCH_MEANS = (
     "The version that you have seen, as the field `ETag` has it; 412 if another one is active. A dry run has no `ETag`."
 )
-SEARCH = query("search", {"type": "string", "maxLength": 128, "description": "What their names hold."})
+SEARCH = query("search", {"type": "string", "maxLength": LONGEST_NAME, "description": "What their names hold."})
 CURSOR = query("cursor", CONFIG_NAME | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, 1000, description="By default all; with another parameter 1000.")
 NAME = query("name", CONFIG_NAME | {"description": "By default the service's default config."})
@@ -98,12 +98,14 @@ async def configure(request: Request) -> Response:
 async def show_all(request: Request) -> Response:
     """The active versions of configs, by name: all of them, or with any parameter a page."""
     given, limit = request.query_params, LIMIT.find(request)
-    slots = services_of(request).slots
+    slots, search = services_of(request).slots, given.get("search", "")
+    if len(search) > LONGEST_NAME:
+        raise invalid("search", f"must have at most {LONGEST_NAME} characters")
     if limit is None and not given:
         versions = await slots.configs()
     else:
         limit = limit or MOST_LISTED
-        versions = await slots.search_configs(given.get("search", ""), after=given.get("cursor"), limit=limit)
+        versions = await slots.search_configs(search, after=given.get("cursor"), limit=limit)
     following = versions[-1].name if limit is not None and len(versions) == limit else None
     return json_response(Configs(configs=[Config.of_version(version) for version in versions], next=following))
 

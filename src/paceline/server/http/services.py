@@ -27,7 +27,6 @@ from paceline.slots import SlotScheduler
 
 if TYPE_CHECKING:
     from paceline.server.access.oidc import OidcProvider
-    from paceline.server.console.backlog import BacklogAhead
     from paceline.server.console.overview import Overview
     from paceline.server.console.pages import Part
     from paceline.server.shared_reads import SharedReads
@@ -65,7 +64,6 @@ class Services:
     """Numbers of all processes over time."""
     overview: Overview = field(init=False)
     page_reads: SharedReads[Part] = field(init=False)
-    backlog_ahead: BacklogAhead = field(init=False)
     streams: Streams = field(default_factory=Streams)
     grpc_port: int | None = None
     """The port of Envoy's rate limit service."""
