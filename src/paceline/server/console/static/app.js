@@ -161,7 +161,7 @@ function who() {
       'span',
       {title: `until ${new Date(session.expiresAt).toLocaleString()}`},
       h('b', {}, session.name),
-      h('small', {}, ` ${session.scopes.join(' ')}`),
+      h('small', {}, ` ${session.scopes.includes('admin') ? 'admin' : session.scopes.join(' ')}`),
     ),
     button(
       'Log out',
