@@ -16,6 +16,8 @@ from paceline import ConfigurationError, Conflict, Discard, Downstream, InvalidI
 from paceline.dispatch.model import ItemDetail
 from paceline.dispatch.periodic import Periodic
 from paceline.dispatch.status import Status
+from paceline.limits.model import Plan, SlidingLog
+from paceline.limits.stores.sql_plans import SqlPlans
 from paceline.sql.url import database_url
 from paceline.testing import eventually
 from tests.contracts.task_engines import EngineTasks, ended, without_worker, working
@@ -578,3 +580,28 @@ async def test_a_call_is_one_with_the_one_that_waits(tasks: Tasks) -> None:
     assert again.item_id.startswith(f"{first.item_id}#")
     many = await refresh.enqueue_many([1, 3, 3])
     assert [one.existing for one in many] == [True, False, True]
+
+
+async def test_a_plan_that_an_operator_names_holds_a_task_back(tasks: Tasks, tasks_url: str) -> None:
+    ran: list[int] = []
+
+    @tasks.task
+    async def call(number: int) -> None:
+        ran.append(number)
+
+    @tasks.task
+    async def other() -> None: ...
+
+    plans = SqlPlans(tasks_url)
+    plans.put(Plan("bank", SlidingLog(limit=2, window="PT1H")))
+    queue = await tasks.queue()
+    await tasks.define()
+    await queue.configure("CALL", admission_plan="bank")
+    await call.enqueue_many(range(5))
+    async with working(tasks):
+        await eventually(lambda: len(ran) == 2)
+        # Others go on meanwhile.
+        await other.options(key="one").enqueue()
+        await ended(other, "one")
+    plans.close()
+    assert len(ran) == 2
