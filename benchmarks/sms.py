@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -18,6 +19,10 @@ from typing import Any, NamedTuple, cast
 import httpx2
 
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain
+from paceline.dispatch.stores import queue_store
+from paceline.dispatch.worker.dispatching import dispatching
 from paceline.kafka.log import KafkaLog
 from paceline.messaging import LogEntry, MessageLog, MessageSource, Record
 from paceline.server.wiring.database import installed_steps
@@ -27,12 +32,16 @@ from paceline.sql.outbox import SqlOutbox
 from paceline.testing import eventually
 from paceline.testing.servers.kafka import KafkaServer
 from paceline.testing.servers.postgres import PostgresServer
-from paceline_sms.delivery import Delivery
+from paceline_sms.consumer import Consumer
+from paceline_sms.execution import MessageExecution
+from paceline_sms.items import ITEM_TYPES, dispatch_configs
 from paceline_sms.model import Message
-from paceline_sms.ports import DeliveryOutcome
-from paceline_sms.provider_chain import NamedProvider, ProviderChain
+from paceline_sms.ports import DeliveryOutcome, NullObserver
+from paceline_sms.provider_chain import NamedProvider, ProviderChain, provider_downstream
 from paceline_sms.providers.http_calls import Answer, HttpCalls
 from paceline_sms.providers.webhook import WebhookProvider
+from paceline_sms.stores.following import MessageFollower
+from paceline_sms.stores.item_statements import enqueue
 from paceline_sms.stores.message_statements import insert_messages
 from paceline_sms.stores.sql import SqlDeliveryStore
 
@@ -114,13 +123,14 @@ class _CountedStore(SqlDeliveryStore):
 
     settled = 0
 
-    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        await super().settle(outcomes)
-        self.settled += len(outcomes)
+    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
+        settled = await super().settle(outcomes)
+        self.settled += len(settled)
+        return settled
 
 
-async def _filled(place: Place, total: int) -> tuple[Database, MessageLog, str]:
-    """A topic with so many messages of many users, accepted as the gateway accepts them."""
+async def _filled(place: Place, total: int, *, as_items: bool = False) -> tuple[Database, MessageLog, str]:
+    """So many messages of many users, accepted as the gateway accepts them: on a topic, or as items of the queue."""
     shared = await database(place.database_url, steps=installed_steps())
     run = next(_runs)
     topic = f"sms-{run}"
@@ -128,7 +138,10 @@ async def _filled(place: Place, total: int) -> tuple[Database, MessageLog, str]:
     if place.kafka is not None:
         log = KafkaLog(place.kafka, topics=[topic], delivery_seconds=30)
     messages = [Message(number % USERS, "Hello World", f"{run}-{number}") for number in range(total)]
-    await shared.write(insert_messages, messages)
+    await shared.write(insert_messages, messages, with_record=place.kafka is not None)
+    if as_items and place.kafka is None:
+        await shared.write(enqueue, [(message, None) for message in messages], None)
+        return shared, log, topic
     failures = await log.publish(
         [Record(topic, str(message.user_id), message.to_record_value()) for message in messages]
     )
@@ -158,23 +171,29 @@ async def _joined(log: MessageLog, topic: str) -> MessageSource:
 
 
 async def _send_all(place: Place, provider_url: str, total: int) -> float:
-    """Seconds our sender takes: claims, calls, outcomes, commits."""
-    shared, log, topic = await _filled(place, total)
-    chain = ProviderChain([NamedProvider("webhook", WebhookProvider(provider_url))])
-    store = _CountedStore(shared, topic=topic)
+    """Seconds our sender takes: from the topic, if there is Kafka, into the queue; claims, calls, outcomes."""
+    shared, log, topic = await _filled(place, total, as_items=True)
+    provider = WebhookProvider(provider_url)
+    chain = ProviderChain([NamedProvider("webhook", provider, provider_downstream("webhook", place.database_url))])
+    followers = {item_type: MessageFollower(item_type, expiry=timedelta(days=1)) for item_type in ITEM_TYPES}
+    store = _CountedStore(shared, topic=topic, followers=followers)
+    execution = MessageExecution(store, chain)
+    configs = dispatch_configs(lease_seconds=30, hold_seconds=86_400, resends=False)
     source = await _joined(log, topic)
 
     async def join() -> MessageSource:
         return source
 
-    delivery = Delivery(join, store, chain, topic=topic, concurrency=CONCURRENCY, lease_seconds=30)
     stop = asyncio.Event()
-    started = time.perf_counter()
-    running = asyncio.create_task(delivery.run(stop))
-    await eventually(lambda: store.settled >= total, within=300, every=0.02)
-    spent = time.perf_counter() - started
-    stop.set()
-    await running
+    async with DispatchQueue(await queue_store(place.database_url, followers=followers)) as queue:
+        started = time.perf_counter()
+        reading = asyncio.create_task(Consumer(join, store, NullObserver()).run(stop))
+        async with dispatching(queue, [Domain(config, execution) for config in configs], concurrency=CONCURRENCY):
+            await eventually(lambda: store.settled >= total, within=300, every=0.02)
+            spent = time.perf_counter() - started
+        stop.set()
+        await reading
+    await execution.close()
     await chain.close()
     await log.close()
     await shared.close()

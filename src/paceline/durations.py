@@ -13,6 +13,7 @@ from functools import lru_cache
 from paceline.errors import InvalidInput
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 EARLIEST = EPOCH
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 """Instants outside [EARLIEST, LATEST) are rejected as mistakes (a year 9999, a negative epoch)."""

@@ -184,16 +184,17 @@ async def test_a_message_is_one_trace_from_the_caller_to_the_provider(tmp_path: 
                 assert http.post("/api/config", json=quota, headers={"traceparent": "none"}).status_code == 200
                 sent = http.post("/api/send", json={"userId": 7, "message": "Bob Example paid 12.34"})
                 assert sent.status_code == 200
-            await eventually(lambda: "sms.deliver" in spans_sent.of(TRACE), within=30)
+            await eventually(lambda: "execute SMS" in spans_sent.of(TRACE), within=30)
     spans = spans_sent.of(TRACE)
     assert parents(spans) == {
         "POST /api/send": None,
         "sms.send": "POST /api/send",
-        "sms.deliver": "sms.send",
-        "POST webhook": "sms.deliver",
+        "dispatch": "sms.send",
+        "execute SMS": "dispatch",
+        "POST webhook": "execute SMS",
     }
     assert spans["sms.send"].attributes == {"paceline.message_id": sent.json()["messageId"], "paceline.outcome": "SENT"}
-    assert spans["sms.deliver"].attributes["paceline.outcome"] == "sent"
+    assert spans["execute SMS"].attributes["paceline.outcome"] == "completed"
     assert [call["traceparent"] for call in provider.calls] == [f"00-{TRACE}-{spans['POST webhook'].span_id}-01"]
     holds_no_secrets(spans_sent)
 

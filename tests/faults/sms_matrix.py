@@ -59,7 +59,6 @@ class Size(NamedTuple):
     kill_every: float = 4.0
     lease: float = 10.0
     timeout: float = 10.0
-    attempts: int = 5
 
     def scaled(self, scale: float) -> Size:
         """The same with every time shortened but the time-out of a call, at the same rate: so with fewer messages."""
@@ -128,7 +127,6 @@ class Senders:
             "PACELINE_SMS_WEBHOOK_HEADERS": f'{{"X-Sender": "{name}"}}',
             "PACELINE_SMS_LEASE_SECONDS": f"{self._size.lease:g}",
             "PACELINE_SMS_TIMEOUT_SECONDS": f"{self._size.timeout:g}",
-            "PACELINE_SMS_ATTEMPTS": str(self._size.attempts),
             "PACELINE_SMS_ON_UNKNOWN": "resend",  # so every message arrives; what holds is in test_sms_unknown.py
         }
         with self._log.open("ab") as output:

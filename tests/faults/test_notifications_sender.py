@@ -89,9 +89,10 @@ def provider() -> Iterator[tuple[Provider, str]]:
 
 @asynccontextmanager
 async def sender(
-    served: Gateway, url: str, directory: Path, code: str = SENDER
+    served: Gateway, url: str, directory: Path, code: str = SENDER, on_unknown: str = "resend"
 ) -> AsyncIterator[subprocess.Popen[bytes]]:
     environment = {
+        "PACELINE_SMS_ON_UNKNOWN": on_unknown,
         "PACELINE_DATABASE_URL": served.settings.database_url,
         "PACELINE_KAFKA_BOOTSTRAP": served.settings.kafka_bootstrap or "",
         "PACELINE_SMS_TOPIC": served.settings.section(SmsSettings).topic,
@@ -139,16 +140,14 @@ async def send_messages(served: Gateway) -> set[str]:
     return ids
 
 
-async def test_killed_between_send_and_commit_nothing_is_lost_and_only_the_wire_comes_again(
+async def test_killed_between_queueing_and_commit_nothing_is_lost_and_only_the_wire_comes_again(
     served: Gateway, tmp_path: Path
 ) -> None:
     accepted = await send_messages(served)
     with provider() as (found, url):
-        # It sends some, records what it sent, and dies before the offsets are committed to Kafka.
+        # It queues the messages, and dies before the offsets are committed to Kafka: their records come again.
         async with sender(served, url, tmp_path, DIES_BEFORE_COMMIT + SENDER) as dying:
             assert await asyncio.to_thread(dying.wait, 60) == -signal.SIGKILL
-        sent_before = list(found.calls)
-        assert sent_before
         async with sender(served, url, tmp_path):
             await eventually(lambda: set(found.calls) == accepted, within=60)
             # One more, which comes after all that might come again.
@@ -174,6 +173,30 @@ async def test_killed_while_sending_nothing_is_lost_and_what_comes_again_has_the
         async with sender(served, url, tmp_path):
             await eventually(lambda: set(found.calls) == accepted, within=60)
         assert len(found.calls) - len(accepted) <= under_way
+
+
+async def test_killed_while_sending_what_was_on_the_wire_is_held_and_comes_once(
+    served: Gateway, tmp_path: Path
+) -> None:
+    """Unless the operator has chosen to resend, nobody guesses."""
+    accepted = await send_messages(served)
+
+    async def statuses() -> Counter[str]:
+        return Counter([(await served.client.get(f"/api/messages/{one}")).json()["status"] for one in accepted])
+
+    with provider() as (found, url):
+        async with sender(served, url, tmp_path, on_unknown="hold") as dying:
+            found.at_call = (MESSAGES // 2, lambda: os.kill(dying.pid, signal.SIGKILL))
+            assert await asyncio.to_thread(dying.wait, 60) == -signal.SIGKILL
+        async with sender(served, url, tmp_path, on_unknown="hold"):
+
+            async def are_decided() -> bool:
+                return (await statuses()).keys() <= {"sent", "unknown"}
+
+            await eventually(are_decided, within=90)
+        held = (await statuses())["unknown"]
+        assert 1 <= held <= 8, "one per user"
+        assert max(Counter(found.calls).values()) == 1
 
 
 async def test_after_sigterm_it_leaves_at_once_and_nothing_comes_again(served: Gateway, tmp_path: Path) -> None:

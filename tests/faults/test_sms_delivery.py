@@ -95,7 +95,7 @@ async def test_an_outage_of_the_provider_loses_nothing(tmp_path: Path) -> None:
     """15.3: longer than all attempts of a message; none is dead-lettered, all are sent when it is back."""
     async with http_provider() as provider:
         provider.away = True
-        sms = {"sender": "inline", "webhook_url": provider.url, "attempts": 2}
+        sms = {"sender": "inline", "webhook_url": provider.url}
         async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
             ids = await fill(served, [new_user() for _ in range(20)], 1)
             await eventually(lambda: len(provider.calls) > 6, within=30)
@@ -306,7 +306,7 @@ def as_text(value: bytes) -> str:
 
 
 async def _is_empty(served: Gateway) -> bool:
-    # Not by `outboxed`: what waits may be no text at all.
+    # Not by `waiting`: what waits may be no text at all.
     query = sa.text("SELECT count(*) FROM paceline_outbox WHERE topic = :topic")
     of_topic = {"topic": served.settings.section(SmsSettings).topic}
     waiting: int = await served.database.read(lambda connection: connection.execute(query, of_topic).scalar_one())

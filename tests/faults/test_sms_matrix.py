@@ -21,7 +21,6 @@ SMALL = Size(
     lease=2.0,
     timeout=2.0,
     # So that what hangs is tried again at once, instead of being put aside for half a minute.
-    attempts=50,
 )
 
 

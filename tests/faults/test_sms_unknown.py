@@ -126,7 +126,7 @@ async def test_a_provider_that_throttles_costs_no_attempt(tmp_path: Path, addres
     """429 with and without Retry-After; 503 with it."""
     provider = Recorded(address, f"busy-{status}")
     provider.behave(status=status, headers={} if status == 429 else {"Retry-After": "0"})
-    sms = webhook(provider, attempts=2)
+    sms = webhook(provider)
     async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
         (message_id,) = await send_some(served, 1)
         await eventually(lambda: len(provider.calls()) > 3, within=30)
@@ -157,7 +157,7 @@ async def test_the_operator_may_choose_to_resend(tmp_path: Path, address: str) -
     """The same provider gets the message again, under the same id; a refusal then proves nothing."""
     provider = Recorded(address, "resend")
     provider.behave(delay=LATE_SECONDS)
-    sms = webhook(provider, on_unknown="webhook=resend", attempts=100)
+    sms = webhook(provider, on_unknown="webhook=resend")
     async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
         (taken,) = await send_some(served, 1)
         await eventually(lambda: len(provider.calls()) > 1, within=30)

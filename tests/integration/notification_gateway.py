@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2 as httpx
@@ -18,11 +18,13 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
+from paceline.dispatch.stores.tables import context, queue
 from paceline.server.http.app import create_app
 from paceline.server.settings import Settings
 from paceline.sql.engine import Database
 from paceline.sql.outbox_tables import outbox
 from paceline_sms.intake import Intake
+from paceline_sms.items import ITEM_TYPES
 from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.tables import notification_quota
 from tests import effort
@@ -90,10 +92,23 @@ class Gateway:
         query = sa.select(notification_quota).order_by(notification_quota.c.user_id)
         return await self.database.read(lambda connection: list(connection.execute(query)))
 
-    async def outboxed(self) -> list[tuple[str, str]]:
-        query = sa.select(outbox.c.message_key, outbox.c.message_value).order_by(outbox.c.id)
-        query = query.where(outbox.c.topic == self.settings.section(SmsSettings).topic)
-        return await self.database.read(lambda connection: [tuple(row) for row in connection.execute(query)])
+    async def waiting(self, status: str = "READY") -> list[tuple[str, str]]:
+        """User and message of the items that wait, in the order of their times, and of records in the outbox."""
+        q = queue.c
+        of_item = sa.and_(context.c.item_type == q.item_type, context.c.item_id == q.item_id)
+        items = sa.select(q.lane, context.c.context_json).join(context, of_item).order_by(q.due_at, q.item_id)
+        items = items.where(q.item_type.in_(ITEM_TYPES), q.queue_status == status)
+        records = sa.select(outbox.c.message_key, outbox.c.message_value).order_by(outbox.c.id)
+        records = records.where(outbox.c.topic == self.settings.section(SmsSettings).topic)
+        return await self.database.read(
+            lambda connection: [tuple(row) for query in (items, records) for row in connection.execute(query)]
+        )
+
+    async def postponed(self) -> list[str]:
+        """The messages whose time is more than a minute away."""
+        later = datetime.now(UTC) + timedelta(minutes=1)
+        query = sa.select(queue.c.item_id).where(queue.c.queue_status == "READY", queue.c.due_at > later)
+        return await self.database.read(lambda connection: list(connection.execute(query).scalars()))
 
     async def set(self, user_id: int, **values: Any) -> None:
         """Changes the user's row behind the gateway's back."""

@@ -337,7 +337,7 @@ async def test_rules_and_item_types_are_shown(tmp_path: Path, monkeypatch: pytes
     found = await examined(tmp_path)
     assert (found["payment rules"].summary, found["item types"].summary) == (
         "not configured: nothing is refused",
-        "PAYMENT",
+        "SMS, SMS_HIGH, PAYMENT",
     )
     rules = tmp_path / "rules.toml"
     rules.write_text('duplicates = "reject"\n')

@@ -9,12 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
-from paceline.sql.outbox_tables import outbox
 from paceline.testing import eventually
-from paceline_sms.settings import SmsSettings
-from paceline_sms.topics import parked_topic
 from tests.faults.sms_provider import http_provider
 from tests.integration.notification_gateway import LOGS, Gateway, gateway, new_user, stores
 
@@ -30,13 +26,6 @@ async def accepted(served: Gateway, user: int, text: str, **members: Any) -> str
     assert answer.status_code == 200, answer.text
     message_id: str = answer.json()["messageId"]
     return message_id
-
-
-async def parked(served: Gateway) -> list[str]:
-    """The records that wait for their time."""
-    topic = parked_topic(served.settings.section(SmsSettings).topic)
-    query = sa.select(outbox.c.message_value).where(outbox.c.topic == topic)
-    return await served.database.read(lambda connection: list(connection.execute(query).scalars()))
 
 
 async def status_of(served: Gateway, message_id: str) -> str:
@@ -84,7 +73,7 @@ async def test_an_unknown_message_can_not_be_cancelled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("log", LOGS)
-async def test_what_waits_for_its_time_is_cancelled_and_leaves_its_topic(
+async def test_what_waits_for_its_time_is_cancelled_and_leaves_the_queue(
     request: pytest.FixtureRequest, tmp_path: Path, log: str
 ) -> None:
     user = new_user()
@@ -93,10 +82,10 @@ async def test_what_waits_for_its_time_is_cancelled_and_leaves_its_topic(
         async with gateway(**stores(request, log), sms=sms) as served:
             await served.configure(user, 5, 5)
             quiet = await accepted(served, user, "quiet")
-            await eventually(lambda: parked(served), within=60)
+            await eventually(served.postponed, within=60)
             cancelled = await served.client.delete(f"/api/messages/{quiet}")
             assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled"), cancelled.text
-            assert await parked(served) == []
+            assert await served.waiting() == []
             urgent = await accepted(served, user, "urgent", priority="high")
             await eventually(lambda: provider.accepted == [urgent], within=30)
     assert len(provider.calls) == 1

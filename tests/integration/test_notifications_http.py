@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from paceline.testing import PostgresServer, eventually
-from paceline_sms.delivery import Delivery
+from paceline_sms.consumer import Consumer
 from paceline_sms.model import Attempt
 from paceline_sms.quota import Quota
 from paceline_sms.stores import attempt_statements
@@ -56,7 +56,7 @@ async def test_from_configuration_to_the_phone_without_any_server(
 
 
 async def _is_empty(served: Gateway) -> bool:
-    return await served.outboxed() == []
+    return await served.waiting() == []
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ async def test_a_sender_that_fails_is_started_again_counted_and_named_in_health(
 ) -> None:
     """15.4: whatever it fails of."""
     caplog.set_level(logging.INFO, "paceline_sms")
-    run, is_broken = Delivery.run, True
+    run, is_broken = Consumer.run, True
 
-    async def fail(self: Delivery, stop: asyncio.Event) -> None:
+    async def fail(self: Consumer, stop: asyncio.Event) -> None:
         if is_broken:
             raise RuntimeError("it can't go on")
         await run(self, stop)
 
-    monkeypatch.setattr(Delivery, "run", fail)
+    monkeypatch.setattr(Consumer, "run", fail)
     async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms={"sender": "auto"}) as served:
         await served.configure(1, 9, 5)
         assert (await served.send(1, "waits for its sender")).status_code == 200
@@ -123,7 +123,7 @@ async def test_a_sender_that_fails_is_started_again_counted_and_named_in_health(
             return [check["status"] for check in checks if check["name"] == "sender"] == [status]
 
         await eventually(lambda: sender_is("DOWN"))
-        restarts = re.compile(r'^notification_reader_restarts_total{reader="sender"} ([0-9.]+)$', re.MULTILINE)
+        restarts = re.compile(r'^notification_reader_restarts_total{reader="consumer"} ([0-9.]+)$', re.MULTILINE)
         counted = restarts.search((await served.client.get("/metrics")).text)
         assert counted is not None
         assert float(counted[1]) >= 1
@@ -205,7 +205,7 @@ async def test_without_kafka_the_answer_is_503_and_nothing_is_counted(
             assert (answer.status_code, answer.json()["title"]) == (503, "Kafka Down : Service Unavailable")
             assert answer.headers["Retry-After"] == "1"
         assert (await served.row(user)).current_count == 0
-        assert await served.outboxed() == []
+        assert await served.waiting() == []
         if with_redis:
             with redis.Redis.from_url(redis_url) as client:
                 assert not client.hget(f"RateLimiterCache:{user}", "currentCount")
@@ -298,7 +298,7 @@ async def test_a_batch_keeps_each_user_s_order_and_quota(
         for user, limit in ((first, 700), (second, 3)):
             own = [statuses[index] for index, message in enumerate(messages) if message["userId"] == user]
             assert own == ["Message Sent Successfully"] * limit + [429] * (len(own) - limit)
-            texts = [json.loads(value)["message"] for key, value in await served.outboxed() if key == str(user)]
+            texts = [json.loads(value)["message"] for key, value in await served.waiting() if key == str(user)]
             assert texts == [message["message"] for message in messages if message["userId"] == user][:limit]
         assert statuses[-1] == 404
 
@@ -372,7 +372,7 @@ async def test_who_has_opted_out_is_refused_by_name_and_not_counted(
             assert (answer.status_code, answer.json()["title"]) == (403, "Recipient Opted Out")
             assert number not in answer.text
         assert (await served.row(user)).current_count <= 1  # what is leased to Redis
-        assert await served.outboxed() == []
+        assert await served.waiting() == []
         assert (await served.client.post("/api/send", json=message | {"to": other})).status_code == 200
         await served.client.delete(f"/api/optouts/{number}")
         assert (await served.client.post("/api/send", json=message)).status_code == 200

@@ -17,6 +17,7 @@ from paceline.messaging import Record
 from paceline.testing import RedisServer, eventually
 from paceline_sms.service.wiring.notifications import prune_notifications
 from paceline_sms.stores.tables import notification_key, notification_message
+from tests.faults.sms_provider import http_provider
 from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
 
 
@@ -31,7 +32,7 @@ async def served(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIter
 
 
 async def published(served: Gateway) -> Counter[str]:
-    return Counter(json.loads(value)["messageId"] for _, value in await served.outboxed())
+    return Counter(json.loads(value)["messageId"] for _, value in await served.waiting())
 
 
 async def test_the_same_key_gets_the_same_answer_once_sent(served: list[Gateway]) -> None:
@@ -104,15 +105,36 @@ async def test_an_unusable_key_is_refused(served: list[Gateway], key: str) -> No
 
 
 async def test_a_key_is_forgotten_after_a_day(postgres_url: str) -> None:
+    """The message is sent again, under the same id."""
+    async with http_provider() as provider:
+        sms = {"sender": "inline", "webhook_url": provider.url}
+        async with gateway(database_url=postgres_url, sms=sms) as served:
+            user = new_user()
+            await served.configure(user, 5, 10)
+            message_id = (await served.send(user, key="k")).json()["messageId"]
+            await eventually(lambda: _is_sent(served, message_id), within=30)
+            await age(served, timedelta(hours=25))
+            assert (await served.send(user, key="k")).status_code == 200
+            await eventually(lambda: provider.accepted == [message_id] * 2, within=30)
+            assert (await served.send(user, key="k")).status_code == 200
+            assert await served.waiting() == []
+            assert (await served.row(user)).current_count == 2
+
+
+async def _is_sent(served: Gateway, message_id: str) -> bool:
+    return bool((await served.client.get(f"/api/messages/{message_id}")).json()["status"] == "sent")
+
+
+async def test_a_key_is_not_forgotten_while_its_message_waits(postgres_url: str) -> None:
     async with gateway(database_url=postgres_url) as served:
         user = new_user()
         await served.configure(user, 5, 10)
         first = await served.send(user, key="k")
-        await age(served, timedelta(hours=25))
-        assert (await served.send(user, key="k")).status_code == 200
-        assert await published(served) == {first.json()["messageId"]: 2}
-        assert (await served.send(user, key="k")).status_code == 200
-        assert await published(served) == {first.json()["messageId"]: 2}
+        await age(served, timedelta(hours=25), notification_key.c.created_at)
+        assert (await served.send(user, key="k")).json() == first.json()
+        assert (await served.send(user, "another text", key="k")).status_code == 422
+        assert await published(served) == {first.json()["messageId"]: 1}
+        assert (await prune_notifications(served.settings, datetime.now(UTC)))["keys"] == 0
 
 
 async def test_a_key_is_known_with_redis_and_without(postgres_url: str, own_redis: RedisServer) -> None:
@@ -131,13 +153,15 @@ async def test_a_key_is_known_with_redis_and_without(postgres_url: str, own_redi
 
 
 async def test_what_the_broker_did_not_take_goes_to_the_outbox(
-    postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, redis_url: str, kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Property 5 on the Redis path: counted before it is published, so it is sent, whatever the broker does."""
-    async with gateway(database_url=postgres_url, redis_url=redis_url) as served:
+    where = {"database_url": postgres_url, "redis_url": redis_url, "kafka_bootstrap": kafka_bootstrap}
+    async with gateway(**where) as served:
         user = new_user()
         await served.configure(user, 5, 10)
         assert served.intake.cached is not None
+        assert served.intake.cached._log is not None
 
         async def fails(records: list[Record]) -> list[PacelineError | None]:
             return [BrokerUnavailable()] * len(records)
@@ -177,9 +201,13 @@ async def test_only_what_has_no_effect_any_more_is_pruned(postgres_url: str) -> 
         assert pruned == {"attempts": 0, "deliveries": 1, "inbound": 0, "keys": 1}
 
 
-async def age(served: Gateway, by: timedelta) -> None:
-    """Lets keys and deliveries be older."""
+async def age(
+    served: Gateway,
+    by: timedelta,
+    *columns: sa.Column[datetime],
+) -> None:
+    """Lets keys and deliveries be older, or what is in these columns."""
     then = datetime.now(UTC) - by
-    for column in (notification_key.c.created_at, notification_message.c.settled_at):
+    for column in columns or (notification_key.c.created_at, notification_message.c.settled_at):
         statement = sa.update(column.table).values({column: then})
         await served.database.write(methodcaller("execute", statement))

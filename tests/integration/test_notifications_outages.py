@@ -107,7 +107,7 @@ async def world(directory: Path, url: str, database_url: str | None = None) -> A
     opened = await database(database_url or f"sqlite:///{directory / 'gateway.db'}")
     log = SqlOutbox(opened)
     cache = UnreliableCache(url)
-    store = SqlQuotaStore(opened, topic="t")
+    store = SqlQuotaStore(opened)
     clock = FakeClock(datetime(2027, 3, 1, tzinfo=UTC))
     intake = Intake(store, log, cache=cache, clock=clock)
     yield World(intake, cache, store, clock)

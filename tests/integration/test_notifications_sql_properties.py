@@ -167,18 +167,20 @@ async def test_property_5_nothing_is_counted_that_kafka_did_not_confirm(
 
 
 FULL = {
-    "sqlite": ["CREATE TRIGGER full_disk BEFORE INSERT ON paceline_outbox BEGIN SELECT RAISE(FAIL, 'disk full'); END"],
+    "sqlite": [
+        "CREATE TRIGGER full_disk BEFORE INSERT ON paceline_dispatch_queue BEGIN SELECT RAISE(FAIL, 'disk full'); END"
+    ],
     "postgres": [
         "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$",
-        "CREATE TRIGGER full_disk BEFORE INSERT ON paceline_outbox FOR EACH ROW EXECUTE FUNCTION full_disk()",
+        "CREATE TRIGGER full_disk BEFORE INSERT ON paceline_dispatch_queue FOR EACH ROW EXECUTE FUNCTION full_disk()",
     ],
 }
-"""Statements after which the outbox takes no record."""
+"""Statements after which the queue takes no item."""
 
 
 @pytest.mark.parametrize("log", list(FULL))
-async def test_property_5_nothing_is_counted_that_the_outbox_did_not_take(
+async def test_property_5_nothing_is_counted_that_the_queue_did_not_take(
     request: pytest.FixtureRequest, log: str
 ) -> None:
     async with gateway(**stores(request, log)) as served:
@@ -201,11 +203,11 @@ async def test_property_5_nothing_is_counted_that_the_outbox_did_not_take(
 
         await execute(FULL[log])
         await in_this_loop(refused)
-        await execute(["DROP TRIGGER full_disk" + (" ON paceline_outbox" if log == "postgres" else "")])
+        await execute(["DROP TRIGGER full_disk" + (" ON paceline_dispatch_queue" if log == "postgres" else "")])
         user = new_user()
         await served.configure(user, 1, 10)
         assert await sent(served, user)
-        assert [key for key, _ in await served.outboxed()] == [str(user)]
+        assert [key for key, _ in await served.waiting()] == [str(user)]
 
 
 async def sent(served: Gateway, user: int) -> bool:
@@ -250,7 +252,7 @@ async def test_property_7_what_was_sent_is_on_the_topic(served: Gateway) -> None
 
     await in_this_loop(publish)
     is_kafka = served.settings.kafka_bootstrap is not None
-    records = await asyncio.to_thread(consumed, served, len(sent)) if is_kafka else await served.outboxed()
+    records = await asyncio.to_thread(consumed, served, len(sent)) if is_kafka else await served.waiting()
     assert len(records) == len(sent) >= effort.examples(100)
     for key, value in records:
         document = json.loads(value)

@@ -85,7 +85,10 @@ async def test_one_text_finds_everything_whose_id_begins_with_it(tmp_path: Path)
         assert ("feed", feed_id, False) in await find(http, "x/")
         assert await find(http, "p-") == [("payment", "p-1", False), ("item", "p-1", False)]
         assert await find(http, feed_id) == [("feed", feed_id, True)]
-        assert await find(http, message[:12]) == [("message", message, False)]
+        assert await find(http, message[:12]) == [
+            ("message", message, False),
+            ("item", message, False),
+        ]
         assert await find(http, "%") == [("event", "%", True)]
         assert await find(http, "nothing") == []
         spent = (await http.get("/api/v1/search?q=x/1")).json()["results"][2]

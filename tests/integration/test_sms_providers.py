@@ -16,14 +16,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from paceline.circuit_breaker import BreakerState
-from paceline.errors import ConfigurationError, InvalidInput, StoreRefused
-from paceline.limits.limiter import AsyncLimiter
-from paceline.limits.model import Decision, Plan, TokenBucket
+from paceline.errors import ConfigurationError, InvalidInput
 from paceline.server.settings import Settings
 from paceline_sms import Accepted, Rejected, SmsMessage, Unavailable, Unknown
 from paceline_sms.ports import Receipt
-from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.providers.twilio import TwilioProvider
 from paceline_sms.providers.webhook import WebhookProvider
 from paceline_sms.service.wiring.sms_providers import open_providers
@@ -230,60 +226,6 @@ class Scripted:
         return Accepted()
 
 
-async def test_the_next_provider_takes_what_the_first_can_not() -> None:
-    first, second = Scripted(*(Unavailable() for _ in range(100))), Scripted()
-    chain = ProviderChain([NamedProvider("first", first), NamedProvider("second", second)])
-    for number in range(8):
-        handed = await chain.send(message(number, user=number))
-        assert handed.provider == "second"
-    # After five failures in a row the first one is paused: it costs nothing any more.
-    assert len(first.steps) == 95
-    assert chain.providers[0].breaker.state is BreakerState.OPEN
-    assert chain.is_available
-    await chain.close()
-
-
-async def test_the_failures_of_one_user_pause_nobody() -> None:
-    chain = ProviderChain([NamedProvider("only", Scripted(*(Unavailable() for _ in range(20))))])
-    for number in range(20):
-        with pytest.raises(Unavailable):
-            await chain.send(message(number))
-    assert chain.is_available
-
-
-async def test_each_provider_has_a_rate_of_its_own() -> None:
-    limiter = AsyncLimiter("memory://", plans=[Plan("first", TokenBucket(capacity=2, per_second=1))])
-    first, second = Scripted(), Scripted()
-    chain = ProviderChain([NamedProvider("first", first, limiter), NamedProvider("second", second)])
-    assert [(await chain.send(message(number))).provider for number in range(4)] == ["first"] * 2 + ["second"] * 2
-    await chain.close()
-
-
-async def test_a_limiter_that_is_refused_holds_up_no_other_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no other provider the sender fails and is restarted: an alert fires, and its messages wait."""
-    limiter = AsyncLimiter("memory://", plans=[Plan("first", TokenBucket(capacity=2, per_second=1))])
-    first, second = Scripted(), Scripted()
-    chain = ProviderChain([NamedProvider("first", first, limiter), NamedProvider("second", second)])
-    decide, is_refused = limiter.acquire, True
-    alone = ProviderChain([NamedProvider("first", first, limiter)])
-
-    async def acquire(key: str, plans: list[str]) -> Decision:
-        if is_refused:
-            raise StoreRefused("PACELINE_REDIS_URL", "NOPERM")
-        return await decide(key, plans=plans)
-
-    monkeypatch.setattr(limiter, "acquire", acquire)
-    assert (await chain.send(message())).provider == "second"
-    with pytest.raises(StoreRefused):
-        await alone.send(message())
-    second.steps = [Unavailable("away")]
-    with pytest.raises(Unavailable, match="second: away"):
-        await chain.send(message())
-    is_refused = False
-    assert (await chain.send(message())).provider == "first"
-    await chain.close()
-
-
 def test_providers_are_named_in_the_settings() -> None:
     sms: dict[str, Any] = {
         "providers": "twilio, backup=tests.integration.test_sms_providers:Scripted,console",
@@ -294,11 +236,12 @@ def test_providers_are_named_in_the_settings() -> None:
     }
     chain = open_providers(Settings.load(sms=sms))
     assert [entry.name for entry in chain.providers] == ["twilio", "backup", "console"]
-    assert [entry.limiter is not None for entry in chain.providers] == [True, True, False]
+    assert [entry.downstream.name for entry in chain.providers] == ["sms-twilio", "sms-backup", "sms-console"]
+    assert [str(entry.downstream._rate) for entry in chain.providers] == ["10/second", "1/second", "None"]
     assert isinstance(chain.get("backup"), Scripted)
     unnamed = {"providers": "tests.integration.test_sms_providers:Scripted", "provider_rates": "test_sms_providers=5"}
     (entry,) = open_providers(Settings.load(sms=sms | unnamed)).providers
-    assert (entry.name, type(entry.provider), entry.limiter is not None) == ("test_sms_providers", Scripted, True)
+    assert (entry.name, type(entry.provider)) == ("test_sms_providers", Scripted)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"providers": "smpp"}, "none of webhook, twilio, console"),
         ({"providers": "a=b"}, "package.module:attribute"),

@@ -15,7 +15,7 @@ import pytest
 
 from paceline.testing import eventually
 from paceline_sms import Accepted, Receipt, Rejected, SmsMessage, Unavailable, Unknown
-from paceline_sms.provider_chain import NamedProvider, ProviderChain
+from paceline_sms.provider_chain import NamedProvider, ProviderChain, provider_downstream
 from tests.acceptance.documents import blocks
 from tests.integration.notification_gateway import gateway, new_user
 from tests.integration.smsc import ESME_RINVDSTADR, ESME_RMSGQFUL, ESME_RTHROTTLED, Smsc, smsc
@@ -134,11 +134,12 @@ async def test_an_smsc_that_unbinds_is_bound_again(center: Smsc, operator: Any) 
     assert isinstance(await operator.send(message()), Accepted)
     center.unbind_all()
     await eventually(lambda: not center.sessions, within=10)
-    chain = ProviderChain([NamedProvider("smpp", operator)])
+    entry = NamedProvider("smpp", operator, provider_downstream("smpp"))
+    chain = ProviderChain([entry])
 
     async def is_sent() -> bool:
         try:
-            return isinstance((await chain.send(message())).result, Accepted)
+            return isinstance(await chain.call(entry, message()), Accepted)
         except Unavailable:
             return False
 
@@ -151,10 +152,10 @@ async def test_slow_answers_hold_up_nobody_and_a_frozen_smsc_times_out(center: S
     await asyncio.gather(*(operator.send(message()) for _ in range(10)))
     assert center.most_pending == 10
     center.answers.clear()
-    chain = ProviderChain([NamedProvider("smpp", operator)], timeout=0.2)
-    assert (await chain.send(message())).result == Unknown("no answer within 0.2 s")
+    entry = NamedProvider("smpp", operator, provider_downstream("smpp"))
+    assert await ProviderChain([entry], timeout=0.2).call(entry, message()) == Unknown("no answer within 0.2 s")
     center.answers.set()
-    assert isinstance((await ProviderChain([NamedProvider("smpp", operator)]).send(message())).result, Accepted)
+    assert isinstance(await ProviderChain([entry]).call(entry, message()), Accepted)
 
 
 async def test_leaving_unbinds(center: Smsc, operator: Any) -> None:

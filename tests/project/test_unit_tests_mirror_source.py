@@ -22,7 +22,7 @@ TOP = {name: ROOT / name for name in ("scripts", "benchmarks", "deploy")}
 TESTED_BY = {
     "*/stores/*": ["tests/contracts/test_*.py", "tests/contracts/*/test_*.py"],
     "*/_blocking*.py": ["tests/unit/scripts/test_generate_blocking.py"],
-    "apps/sms/*": ["tests/integration/test_notifications_*.py", "tests/contracts/test_message_claims.py"],
+    "apps/sms/*": ["tests/integration/test_notifications_*.py", "tests/contracts/test_lost_messages.py"],
     "apps/sms/providers/*": ["tests/integration/test_sms_*.py"],
     "apps/payments/*": ["tests/contracts/payments/test_*.py", "tests/integration/test_payments_*.py"],
     "apps/payments/feeds/*": ["tests/acceptance/test_feeds_http.py"],

@@ -18,8 +18,6 @@ from paceline.downstream.permits import Permits
 from paceline.limits.local_lease import LocalLease
 from paceline.slots.occupancy import WindowCount
 from paceline_payments.model import PaymentEvent
-from paceline_sms.ports import Claim as MessageClaim
-from paceline_sms.stores import message_statements
 from tests.effort import examples
 from tests.models import payment_store
 from tests.models.queue_store import MemoryQueueStore
@@ -29,7 +27,7 @@ from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.world import Outcome, Violation, simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = {"leases": 300, "slots": 200, "dispatch": 250, "payments": 200, "messages": 50}
+SEEDS = {"leases": 300, "slots": 200, "dispatch": 250, "payments": 200}
 """Thoroughly; a tenth of them take some seconds together."""
 MOST_SEEDS = 300
 
@@ -108,16 +106,6 @@ def counters_that_forget(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Config, "run_before", lambda *_: None)
 
 
-def claims_of_the_dead_count_as_done(patch: pytest.MonkeyPatch) -> None:
-    claim_of = message_statements._claim_of
-
-    def careless(row: Any, owner: str, at: Any) -> MessageClaim:
-        kind = claim_of(row, owner, at)
-        return kind if row is None or row.status != "SENDING" or row.owner == owner else MessageClaim.DONE
-
-    patch.setattr(message_statements, "_claim_of", careless)
-
-
 @pytest.mark.parametrize(
     ("name", "mistake", "known"),
     [
@@ -126,7 +114,6 @@ def claims_of_the_dead_count_as_done(patch: pytest.MonkeyPatch) -> None:
         ("payments", failed_by_guess, 7),
         ("leases", tokens_of_ended_windows_go_back, 39),
         ("slots", counters_that_forget, 1),
-        ("messages", claims_of_the_dead_count_as_done, 12),
     ],
 )
 def test_a_mistake_is_found_by_some_seed(

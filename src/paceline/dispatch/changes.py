@@ -1,4 +1,5 @@
-"""An operator's changes to items: cancel, requeue, discard, resolve, or set another time, priority or lane. Pure."""
+"""Changes to items from outside of their executions: cancel, requeue, discard, expire, resolve, or set another time,
+priority or lane. Pure."""
 
 from __future__ import annotations
 
@@ -113,6 +114,30 @@ class Redirection:
         return before.last_error
 
 
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Items that are too late become dead letters: those that wait, and those in flight whose execution has not begun,
+    which then does not begin."""
+
+    reason: str
+    action = Action.DEAD_LETTERED
+    to = Status.DEAD_LETTER
+
+    def applied(self, item: Item, now: datetime, *, is_followed: bool) -> Item:
+        """The item after it.
+
+        Raises:
+            Conflict: it has begun, or has ended.
+        """
+        if item.status is not Status.READY and not (item.status in IN_FLIGHT and item.begun_at is None):
+            raise Conflict(f"item {item.item_id!r} is {item.status}, and does not wait any more")
+        return replace(item, status=self.to, last_error=shortened(self.reason), updated_at=now)
+
+    def detail(self, before: Item) -> str:
+        """For the audit."""
+        return shortened(self.reason)
+
+
 class ResolvedAs(StrEnum):
     """What became of an attempt in doubt."""
 
@@ -211,7 +236,7 @@ def redirected(item: Item, to: Status, now: datetime) -> Item:
     )
 
 
-ItemChange = Cancellation | Rescheduling | Redirection | Resolution
+ItemChange = Cancellation | Rescheduling | Redirection | Expiry | Resolution
 CHANGES: dict[str, ItemChange] = {
     "requeue": Redirection(Status.READY),
     "discard": Redirection(Status.CANCELLED),

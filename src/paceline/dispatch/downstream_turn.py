@@ -7,17 +7,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import Postponed
 from paceline.dispatch.start_limits import StartLimits
 from paceline.downstream.call import Call
 from paceline.downstream.downstream import Downstream
+from paceline.downstream.first_of import FirstCall, FirstOf
 from paceline.errors import RateLimitExceeded, StoreError
 
 R = TypeVar("R")
 
+Callee: TypeAlias = Downstream | FirstOf
 Limits = Callable[[], Awaitable[Sequence[Downstream]]]
 
 LONGEST_CONFIRM = 1.0
@@ -39,13 +41,13 @@ class DownstreamTurn:
     """The calls of one execution, from their wait to their end. What the body knows of the call of its task's own
     downstream, it says by `answered`, `refused` and `settle`, from a thread too."""
 
-    def __init__(self, downstream: Downstream | None, limits: Limits = _unlimited, *, at_pace: bool = True) -> None:
+    def __init__(self, downstream: Callee | None, limits: Limits = _unlimited, *, at_pace: bool = True) -> None:
         self._downstream = downstream
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._at_pace = at_pace
-        self._calls: dict[Downstream, Call] = {}
-        self._call = None if downstream is None else downstream.call(timeout=None)
+        self._calls: dict[Callee, Call | FirstCall] = {}
+        self._call: Call | FirstCall | None = None if downstream is None else downstream.call(timeout=None)
         self._is_entered = False
         self._beginning: asyncio.TimerHandle | None = None
 
@@ -54,10 +56,21 @@ class DownstreamTurn:
         """Whether its task has a downstream."""
         return self._downstream is not None
 
+    @property
+    def downstream(self) -> Downstream:
+        """The one that the task's own call goes to."""
+        return self._own().downstream
+
     def answered(self) -> None:
         """The other side has answered: whatever the task raises from now on, the call has arrived."""
         if self._is_entered:
             self._loop.call_soon_threadsafe(self._own().answered)
+
+    async def responded(self, status: int, header: Callable[[str], str | None]) -> None:
+        """The other side has answered, as a client of HTTP sees it: all processes obey the pause that it asks for, and
+        the breaker counts a 5xx without one as a failure."""
+        if self._is_entered:
+            await self._own().responded(status, header)
 
     def refused(self) -> None:
         """The other side refused the call for its rate: nothing of the limits was spent."""
@@ -71,7 +84,7 @@ class DownstreamTurn:
         """
         self._own().settle(**costs)
 
-    def _own(self) -> Call:
+    def _own(self) -> Call | FirstCall:
         if self._call is None:
             raise RuntimeError("the task has no downstream")
         return self._call
@@ -117,15 +130,15 @@ class DownstreamTurn:
                 if [*await self._limits()] != [*limits]:
                     return
 
-    async def _enter_all(self, downstreams: Sequence[Downstream]) -> None:
+    async def _enter_all(self, downstreams: Sequence[Callee]) -> None:
         """Enters a call of each. None ages while another is waited for: the one that takes longest is waited for with
         nothing in hand."""
         order = [*downstreams]
         while True:
-            calls: dict[Downstream, Call] = {}
+            calls: dict[Callee, Call | FirstCall] = {}
             try:
                 for downstream in order:
-                    call = downstream.call(timeout=MOMENT if calls else None)
+                    call: Call | FirstCall = downstream.call(timeout=MOMENT if calls else None)
                     await call.enter()
                     calls[downstream] = call
             except BaseException as error:
@@ -205,16 +218,23 @@ async def at_turn(turn: DownstreamTurn | None, execute: object, body: Callable[[
     return await turn.around(body)
 
 
-def downstream_of(execute: object) -> Downstream | None:
+def downstream_of(execute: object) -> Callee | None:
     """The downstream that each execution calls; None if there is none."""
     downstream = getattr(execute, "downstream", None)
-    return downstream if isinstance(downstream, Downstream) else None
+    return downstream if isinstance(downstream, Downstream | FirstOf) else None
 
 
 def needs_turn(execute: object, config: DispatchConfig, limits: StartLimits | None) -> bool:
     """Whether executions wait for a turn."""
     is_limited = limits is not None and (config.rate is not None or config.admission_plan is not None)
     return is_limited or downstream_of(execute) is not None
+
+
+def is_open(execute: object, config: DispatchConfig) -> bool:
+    """Whether nothing but a downstream limits executions, and that lets calls leave at once."""
+    downstream = downstream_of(execute)
+    is_limited = config.rate is not None or config.admission_plan is not None
+    return downstream is not None and downstream.is_open and not is_limited
 
 
 def turn_of(

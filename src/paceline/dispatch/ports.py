@@ -277,8 +277,8 @@ class QueueStore(Protocol):
 
 
 class Follower(Protocol):
-    """An application's records that change together with its items. The queue's store calls it in the transaction that
-    changes them; an SQL store passes its connection."""
+    """An application's records that change together with its items. The queue's store calls it in the transaction in
+    which an operator moves them, or they become dead letters or UNKNOWN; an SQL store passes its connection."""
 
     def refusals(self, within: Any, moves: Sequence[ItemMove]) -> dict[str, str]:
         """By item id: why an operator's move can't be made. Nothing is written."""

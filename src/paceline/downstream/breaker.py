@@ -76,6 +76,11 @@ class DownstreamBreaker:
         """
         return await self.status() is not None
 
+    @property
+    def was_closed(self) -> bool:
+        """Whether the last look found it closed."""
+        return self._status is None
+
     async def status(self) -> BreakerStatus | None:
         """The shared state, at most `FRESH_SECONDS` old; None if closed."""
         async with self._reading:

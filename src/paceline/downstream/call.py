@@ -81,6 +81,11 @@ class Call:
         self._trouble: str | None = None
         """Why the response counts as a failure for the breaker."""
 
+    @property
+    def downstream(self) -> Downstream:
+        """Where it goes."""
+        return self._downstream
+
     def settle(self, **costs: int) -> None:
         """Corrects what the limits were charged, when the block ends. A limit that is not named keeps its cost.
 

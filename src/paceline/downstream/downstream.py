@@ -147,8 +147,8 @@ class Downstream:
         self.call_timeout = call_timeout
         self._signals = signals or StandardSignals()
         self._limits = {limit: budget_of(name, limit, each) for limit, each in (limits or {}).items()}
-        if self._rate is None and not self._limits:
-            raise ConfigurationError("rate", "give a rate, or limits, or both")
+        if self._rate is None and not self._limits and breaker is None:
+            raise ConfigurationError("rate", "give a rate, limits or a breaker")
         self._limiter: AsyncLimiter | None = None
         if self._limits:
             # As its hard rate: while the store is away, nothing leaves.
@@ -284,6 +284,15 @@ class Downstream:
         """Lets no call of `key` leave for so many seconds, from any process. Raises `StoreError`."""
         us = round(seconds * 1e6)
         await self._change(lambda known, now_us: shared.with_pause(known, key, now_us + us, now_us))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call may leave at once, as far as this process knows: there is neither a rate nor a limit, and the
+        last look found no pause and the breaker closed."""
+        if self._rate is not None or self._limits or self._reading is None:
+            return False
+        is_closed = self._breaker is None or self._breaker.was_closed
+        return is_closed and not self._pause_left(*self._reading, DEFAULT_KEY)
 
     async def close(self) -> None:
         """Frees the permits of calls that were answered, settles what they cost, and closes the connections."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.simulation.scenarios.dispatch import play as dispatch
 from tests.simulation.scenarios.leases import play as leases
-from tests.simulation.scenarios.messages import play as messages
 from tests.simulation.scenarios.payments import play as payments
 from tests.simulation.scenarios.slots import play as slots
 from tests.simulation.world import Scenario
@@ -14,5 +13,4 @@ SCENARIOS: dict[str, Scenario] = {
     "slots": slots,
     "dispatch": dispatch,
     "payments": payments,
-    "messages": messages,
 }

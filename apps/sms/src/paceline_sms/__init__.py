@@ -1,10 +1,11 @@
 """The SMS gateway: quotas per user, the message log, the sender, and analytics of the attempts.
 
 model.py         quotas, messages, outcomes; the window's arithmetic, pure
-ports.py         its ports: a quota store, a cache, a message log, senders, an analytics store
+ports.py         its ports: a quota store, a cache, a message log, an analytics store
 intake.py        POST /api/config and POST /api/send; decided in the database, many calls in one transaction
 cached_quota.py  deciding in Redis, on budgets that the database leases
-delivery.py      the sender: at least once, each message id once; held.py: what has an unknown outcome
+items.py         messages as items of the queue; consumer.py: from Kafka into it; expiry.py: what is too late
+execution.py     one attempt to send a message, through the providers of provider_chain.py
 attempts.py      every attempt as an event, off the send path
 inbound.py       messages of people: STOP, START, HELP, and their replies
 analytics.py     rates, peaks and anomalies from those events

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from paceline.server.apps import App, AppCommand
 
+ITEM_TYPES = ("SMS", "SMS_HIGH")
+
 app = App(
     name="sms",
     settings="paceline_sms.settings:SmsSettings",
@@ -11,6 +13,8 @@ app = App(
     extras="paceline_sms.service.plugin:extras",
     open="paceline_sms.service.plugin:open_app",
     roles={"sender": "paceline_sms.service.wiring.notifications:run_sender"},
+    item_types=ITEM_TYPES,
+    followers="paceline_sms.service.wiring.followers:followers",
     topics="paceline_sms.service.plugin:topics",
     routes="paceline_sms.service.http:routes",
     logged_path="paceline_sms.recipients:logged_path",

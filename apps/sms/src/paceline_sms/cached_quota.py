@@ -6,7 +6,7 @@ spent: an outage may cost a user up to one budget, a tenth of the limit, until t
 
 A process spends only for the configuration that it knows to be the latest: it forgets what it knows when the database
 announces a change, and reads each time while such announcements can't arrive. A keyed message is decided by the store,
-in the transaction that remembers its key, and a scheduled one in that which parks it; what the store has leased to the
+in the transaction that remembers its key, and a scheduled one in that which queues it; what the store has leased to the
 cache is spent for them if nothing else is left. Only messages in a fixed window are decided by the cache: it does no
 arithmetic of windows.
 """
@@ -68,7 +68,7 @@ class CachedQuota:
         self,
         store: QuotaStore,
         cache: QuotaCache,
-        log: MessageLog,
+        log: MessageLog | None,
         admissions: Batcher[Attempt, Verdict],
         *,
         topic: str,
@@ -79,6 +79,8 @@ class CachedQuota:
         self._store = store
         self._cache = cache
         self._log = log
+        """None: messages go to the queue at once."""
+        self._publications: Batcher[tuple[Attempt, Message], None] = Batcher(self._publish_batch)
         self._admissions = admissions
         """Decisions in the store, batched."""
         self._topic = topic
@@ -137,6 +139,7 @@ class CachedQuota:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
+        await self._publications.close()
         await self._leases.close()
         await self._optouts.close()
         await self.rows.close()
@@ -152,6 +155,9 @@ class CachedQuota:
         if not verdict.allowed:
             return verdict
         message = attempt.to_message(verdict.at_ms, self._expiry_ms, quota.recipient)
+        if self._log is None:
+            await self._publications.submit((attempt, message))
+            return verdict
         record = Record(self._topic, str(attempt.user_id), message.to_record_value(), attempt.traceparent)
         (failure,) = await self._log.publish([record])
         if isinstance(failure, BrokerUnavailable):
@@ -166,10 +172,14 @@ class CachedQuota:
         self, attempt: Attempt, message: Message, failure: BrokerUnavailable
     ) -> BrokerUnavailable | None:
         try:
-            await self._store.publish(attempt, message)
+            await self._publications.submit((attempt, message))
         except StoreError:
             return failure
         return None
+
+    async def _publish_batch(self, messages: Sequence[tuple[Attempt, Message]]) -> list[None]:
+        await self._store.publish(messages)
+        return [None] * len(messages)
 
     async def _spend(self, attempt: Attempt) -> _Spent | None:
         """The cache's decision; None if the store has to decide, because the quota is of another kind, or the cache

@@ -58,7 +58,7 @@ class Intake:
             self.cached = CachedQuota(
                 store,
                 cache,
-                log,
+                None if broker is None else log,
                 self._admissions,
                 topic=topic,
                 expiry_ms=expiry_ms,

@@ -274,12 +274,24 @@ class Message:
         """
         try:
             document = json.loads(value)
+        except (ValueError, TypeError, RecursionError):
+            document = None
+        return cls.from_document(document)
+
+    @classmethod
+    def from_document(cls, document: Any) -> Message:
+        """The message in a record that was read as JSON.
+
+        Raises:
+            InvalidInput: It is no valid message.
+        """
+        try:
             user_id, text, message_id = document["userId"], document["message"], document["messageId"]
             to, priority = document.get("to"), document.get("priority", Priority.NORMAL)
             accepted_ms, expires_ms = document.get("acceptedAt"), document.get("expiresAt")
             locale, zone = document.get("locale"), document.get("zone")
             send_at_ms = document.get("sendAt")
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (TypeError, KeyError, AttributeError):
             raise InvalidInput("value", "is not a message: an object with userId, message and messageId") from None
         if not _is_id(message_id):
             raise InvalidInput("messageId", "must be a text of 1 to 64 printable characters")

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 from paceline.durations import EPOCH
 from paceline.errors import PacelineError
-from paceline.messaging import Record
 from paceline_sms.analytics import MinuteCount
 from paceline_sms.model import Attempt, AttemptEvent, Message, Verdict
 from paceline_sms.quota import Quota
@@ -52,13 +51,13 @@ class QuotaStore(Protocol):
         ...
 
     async def admit(self, attempts: Sequence[Attempt]) -> Sequence[Verdict | PacelineError]:
-        """One outcome each, in one transaction that locks the users' rows: decides, counts what is allowed, and
-        appends it to the outbox. Unknown users are `NotFound`; a key used for another message is `KeyReused`; a
-        recipient who has opted out is `OptedOut`."""
+        """One outcome each, in one transaction that locks the users' rows: decides, counts what is allowed, and queues
+        it; with Kafka, by way of the outbox. Unknown users are `NotFound`; a key used for another message is
+        `KeyReused`; a recipient who has opted out is `OptedOut`."""
         ...
 
-    async def publish(self, attempt: Attempt, message: Message) -> None:
-        """Appends a message that a cache admitted to the outbox."""
+    async def publish(self, messages: Sequence[tuple[Attempt, Message]]) -> None:
+        """Queues messages that a cache admitted; with Kafka, by way of the outbox."""
         ...
 
     async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
@@ -138,10 +137,10 @@ class QuotaCache(Protocol):
 
 
 class Status(StrEnum):
-    """The status of a message. `SENDING` is shown as queued: it may have failed attempts."""
+    """The status of a message."""
 
     QUEUED = "QUEUED"
-    SENDING = "SENDING"
+    """It waits, or is being sent; it may have failed attempts."""
     SENT = "SENT"
     DELIVERED = "DELIVERED"
     FAILED = "FAILED"
@@ -152,33 +151,31 @@ class Status(StrEnum):
     """Nobody knows whether a provider took it. A receipt resolves it."""
 
 
-class Claim(StrEnum):
-    """Whether the caller may send a message now."""
+class FactsRequest(NamedTuple):
+    """A message that is about to be sent."""
 
-    MINE = "MINE"
-    BUSY = "BUSY"
-    """Another live sender has it."""
-    DONE = "DONE"
+    message: Message
+    item_type: str
+    is_first: bool = True
+    """Whether this is its first attempt."""
 
 
-class MessageClaim(NamedTuple):
-    """The result of claiming a message."""
+class Facts(NamedTuple):
+    """What a sender has to know of a message, right before it is sent."""
 
-    kind: Claim
-    attempts: int
-    """Made so far."""
+    status: Status
+    now_ms: int
+    """By the store's clock."""
+    expires_ms: int | None
     recipient: Recipient
+    """The user's own, for a message that is bound to none."""
     opted_out: bool = False
     unknown_provider: str | None = None
-    """The provider that may have taken it at an earlier attempt."""
+    """The provider that may have taken it at an earlier attempt; `ANY` if that is not known."""
 
 
-class Parking(NamedTuple):
-    """What is known of a message that is put aside."""
-
-    attempts: int
-    """Made so far."""
-    unknown_provider: str | None = None
+ANY = "?"
+"""Some provider: the sender's process ended while a call was on the wire."""
 
 
 class DeliveryOutcome(NamedTuple):
@@ -283,7 +280,6 @@ class MessageFilter(NamedTuple):
     """Which messages to list; None: any."""
 
     status: Status | None = None
-    """QUEUED selects those that are being sent, too."""
     user_id: int | None = None
     prefix: str | None = None
     """What their ids begin with."""
@@ -291,9 +287,7 @@ class MessageFilter(NamedTuple):
     @property
     def statuses(self) -> list[Status]:
         """Every status that is selected."""
-        if self.status is None:
-            return list(Status)
-        return [Status.QUEUED, Status.SENDING] if self.status is Status.QUEUED else [self.status]
+        return list(Status) if self.status is None else [self.status]
 
 
 class OptOutEntry(NamedTuple):
@@ -304,51 +298,33 @@ class OptOutEntry(NamedTuple):
     created_at: datetime
 
 
-class Suspect(NamedTuple):
-    """A message that may be lost."""
+class TakenIn(NamedTuple):
+    """What became of records of the log."""
 
-    message_id: str
-    claimed_until: datetime | None
-    """When its last claim ended; a sender that takes it changes this."""
+    duplicates: int
+    """Messages that were queued before."""
+    letters: list[DeadLetter]
+    """Records that could not be read."""
 
 
 class DeliveryStore(Protocol):
-    """The status of messages, and the claims on them."""
+    """What an execution asks and stores."""
 
-    async def claim(self, messages: Sequence[Message], owner: str) -> Mapping[str, MessageClaim]:
-        """Claims messages for `owner`, by id. A claim expires if its lease is not renewed."""
+    async def facts(self, requests: Sequence[FactsRequest]) -> Sequence[Facts]:
+        """What is known of messages now, in order."""
         ...
 
-    async def renew(self, message_ids: Sequence[str], owner: str) -> Collection[str]:
-        """Renews the leases of claims, and returns those that are still the owner's."""
+    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> Collection[str]:
+        """Stores the outcomes of messages that have none yet, and returns the ids of those. One that a receipt has
+        reported as delivered stays so."""
         ...
 
-    async def release(self, message_ids: Sequence[str], owner: str) -> None:
-        """Gives back claims on messages that were not sent."""
-        ...
-
-    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        """Stores outcomes. Idempotent."""
-        ...
-
-    async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
-        """Stores dead letters and outcomes, in one transaction. Idempotent."""
-        ...
-
-    async def park(self, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str) -> None:
-        """Parks records, each until a time, and releases the owner's claims on messages, in one transaction."""
-        ...
-
-    async def hold(self, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
-        """Stores an unknown outcome, and keeps the record until a time, in one transaction."""
+    async def note(self, message_id: str, attempts: int, unknown_provider: str | None) -> None:
+        """Stores that a message had so many attempts, and which provider may have taken it."""
         ...
 
     async def opt_out(self, phone: str, reason: str) -> None:
         """Stores the opt-out of a number."""
-        ...
-
-    async def now_ms(self) -> int:
-        """The store's clock."""
         ...
 
 
@@ -409,7 +385,7 @@ class NotificationObserver(Protocol):
         ...
 
     def delivered(self, outcome: str) -> None:
-        """The sender processed a message: `sent`, `duplicate`, `retried`, `parked`, `unknown`, `opted_out` or
+        """The sender processed a message: `sent`, `duplicate`, `retried`, `unknown`, `opted_out` or
         `dead_lettered`."""
         ...
 

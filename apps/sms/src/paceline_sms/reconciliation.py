@@ -1,9 +1,9 @@
 """A sweep over accepted messages: each must be in one place until it has an outcome.
 
-The places are the topics of the outbox, a sender that has claimed it, and the topic of the log. Whether a record is in
-Kafka can't be looked up, so the sweep waits: a message that is in no other place now, and that no sender has touched
-when its group has processed everything up to the present end of the topic, was in no place. It is queued again. Senders
-send each message id once, so that this is safe.
+The places are the queue, the outbox, and the topic of the log. Whether a record is in Kafka can't be looked up, so the
+sweep waits: a message that is in no other place now, and still has no item when the consumers have processed everything
+up to the present end of the topic, was in no place. It is queued. Items have the ids of their messages, so that this is
+safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from paceline.errors import StoreError
 from paceline.messaging import wait_for_stop
-from paceline_sms.ports import NotificationObserver, Suspect
+from paceline_sms.ports import NotificationObserver
 
 AGE = timedelta(minutes=1)
 """Younger messages may be between two places."""
@@ -34,25 +34,25 @@ class LogProgress(Protocol):
         ...
 
     async def processed(self) -> dict[int, int]:
-        """What the senders have committed of each partition."""
+        """What the consumers have committed of each partition."""
         ...
 
 
 class SweptStore(Protocol):
-    """Where messages and the outbox are."""
+    """Where messages, their items and the outbox are."""
 
-    async def suspects(self, age: timedelta, limit: int) -> list[Suspect]:
-        """The oldest messages without an outcome, at least of this age, that no topic of the outbox has, and that no
-        sender has held for as long."""
+    async def suspects(self, age: timedelta, limit: int) -> list[str]:
+        """The oldest messages without an outcome, at least of this age, that have neither an item nor a record in the
+        outbox."""
         ...
 
-    async def requeue(self, suspects: Sequence[Suspect]) -> list[str]:
-        """Queues those again that are still so, and that nobody has touched since. Returns their ids."""
+    async def requeue(self, message_ids: Sequence[str]) -> list[str]:
+        """Queues those of which that is still so. Returns their ids."""
         ...
 
 
 class _Round(NamedTuple):
-    suspects: list[Suspect]
+    suspects: list[str]
     ends: dict[int, int]
 
 

@@ -1,5 +1,4 @@
-"""Copies records from one log to another, at least once, those of a key in order: from the outbox to Kafka, and parked
-records back to the senders when they are due.
+"""Copies records from one log to another, at least once, those of a key in order: from the outbox to Kafka.
 
 Keys do not wait for each other. If a partition has no leader, the records of its keys wait, and others continue, until
 `WINDOW` records wait.

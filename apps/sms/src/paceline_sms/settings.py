@@ -21,7 +21,7 @@ class SmsSettings(Section):
     `name=package.module:attribute`, or `package.module:attribute`, whose name is `module`.
     Empty: the webhook, if its URL is set, else the console."""
     provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
-    """Messages per second that a provider accepts: `twilio=10,backup=1`. Shared through Redis, if there is one."""
+    """Messages per second that a provider accepts: `twilio=10,backup=1`, over all senders."""
     on_unknown: str = Field("", pattern=r"^(\s*([\w.-]+=)?(hold|resend|fail)\s*(,|$))*$")
     """What follows when nobody knows whether a provider took a message: `hold` it for a receipt, `resend` it to the
     same provider, or `fail` it. For all, or by provider: `twilio=hold,backup=resend`. Empty: hold, unless a provider of
@@ -65,8 +65,6 @@ class SmsSettings(Section):
     """How long Kafka may take to acknowledge a message before the caller gets 503."""
     redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
     """How long Redis may take before the SQL path decides."""
-    attempts: int = Field(5, ge=1, le=100)
-    """Consecutive attempts for a message, while others are accepted, before it is parked for a while."""
     timeout_seconds: float = Field(10.0, gt=0, le=300)
     """How long a provider may take to answer."""
     concurrency: int = Field(64, ge=1, le=1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
@@ -39,16 +40,17 @@ def enqueue_within(
     requests: Sequence[EnqueueRequest],
     hints: Sequence[str] = (),
     encryption: Encryption | None = None,
+    now: datetime | None = None,
 ) -> None:
     """Queues items in the transaction of `connection`, at their own times: their slots belong to the application, which
     must not move them before it commits. Requests are unique and sorted. On PostgreSQL, dispatchers of the item types
-    in `hints` are notified when it commits."""
+    in `hints` are notified when it commits. `now` is the database's clock, if the caller has read it."""
     requests = encrypted_requests(encryption, requests)
     if connection.dialect.name == "postgresql":
         # Imported here: the driver is an optional extra.
         from paceline.dispatch.stores import postgres
 
-        postgres.enqueue(connection, requests, None, hints, follow_slots=False)
+        postgres.enqueue(connection, requests, now, hints, follow_slots=False)
     else:
         statements = sqlite if connection.dialect.name == "sqlite" else portable
-        statements.enqueue(connection, requests, None, follow_slots=False)
+        statements.enqueue(connection, requests, now, follow_slots=False)

@@ -58,7 +58,9 @@ class Claims:
         turns = self._turns.setdefault(request.item_type, _Turns())
         request = request._replace(after=turns.after)
         began = time.monotonic()
-        looks = now is not None or began - turns.looked_at >= turns.pause
+        # A lane that was full at the last look is not among the positions.
+        always = now is not None or request.places.per_lane is not None
+        looks = always or began - turns.looked_at >= turns.pause
         positions: Mapping[Group, Position] | None = None if looks else dict(turns.positions)
         batch_id = batch_name()
         items: list[ClaimedItem] = []

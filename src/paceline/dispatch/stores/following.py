@@ -13,6 +13,8 @@ from paceline.dispatch.status import Status
 from paceline.errors import Conflict
 from paceline.sql.schema import now as database_clock
 
+FOLLOWED = (Status.DEAD_LETTER, Status.UNKNOWN)
+"""The statuses of which an engine's report tells the item's follower."""
 Settle = Callable[[sa.Connection, Sequence[Change], Sequence[BatchSummary], datetime | None], list[bool]]
 
 
@@ -24,16 +26,16 @@ def settle(
     summaries: Sequence[BatchSummary],
     now: datetime | None,
 ) -> list[bool]:
-    """Calls `write`, then the followers of items that became dead letters."""
+    """Calls `write`, then the followers of items that became dead letters or UNKNOWN."""
     done = write(connection, changes, summaries, now)
     moment = now or database_clock(connection)
-    dead: dict[str, list[ItemMove]] = {}
+    followed: dict[str, list[ItemMove]] = {}
     for change, written in zip(changes, done, strict=True):
-        if written and change.status is Status.DEAD_LETTER:
+        if written and change.status in FOLLOWED:
             claim = change.claim
             move = ItemMove(claim.item_id, Status.DISPATCHED, change.status, change.error, change.verdict)
-            dead.setdefault(claim.item_type, []).append(move)
-    for item_type, moves in dead.items():
+            followed.setdefault(claim.item_type, []).append(move)
+    for item_type, moves in followed.items():
         if item_type in followers:
             followers[item_type].follow(connection, moves, moment)
     return done

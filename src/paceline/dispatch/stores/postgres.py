@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from psycopg import pq
 
 from paceline.dispatch.model import BatchSummary, Change, Claim, EnqueueRequest
+from paceline.durations import MICROSECOND
 from paceline.errors import PacelineError, SlotCancelled
 from paceline.sql.engine import OWN_TRANSACTION, Database
 from paceline.sql.pipeline import (
@@ -35,7 +36,6 @@ from paceline.sql.pipeline import (
 )
 
 Call = tuple[Statement, Sequence[str | None]]
-MICROSECOND = timedelta(microseconds=1)
 
 
 ENQUEUE = Statement(

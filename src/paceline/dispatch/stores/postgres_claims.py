@@ -12,10 +12,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from paceline.dispatch.model import CONTEXT_VERSION, Batch, Claim, ClaimedItem
-from paceline.dispatch.stores.postgres import MICROSECOND, Call, instant, run_all_by_key
+from paceline.dispatch.stores.postgres import Call, instant, run_all_by_key
 from paceline.dispatch.stores.rows import ClaimRequest, Group, Position
 from paceline.dispatch.worker.heartbeats import code_version
 from paceline.dispatch.worker.processes import process_name
+from paceline.durations import MICROSECOND
 from paceline.sql.pipeline import Rows, Statement, numbers, text_of, texts
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -350,7 +350,7 @@ class SqlQueueStore:
         summaries: Sequence[BatchSummary],
         now: datetime | None,
     ) -> list[bool]:
-        """In a transaction of its own, with the followers of dead letters."""
+        """In a transaction of its own, with the followers of its items."""
         if _are_followed(changes, self._followers):
             return await self._database.write(following.settle, settle, self._followers, changes, summaries, now)
         done: list[bool] = await self._database.write(settle, changes, summaries, now)
@@ -576,8 +576,8 @@ def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> l
 
 
 def _are_followed(changes: Sequence[Change], followers: Mapping[str, Follower]) -> bool:
-    """Whether a follower must be called: for dead letters only. Other reports of an engine do not change an
-    application's state."""
+    """Whether a follower must be called: for dead letters, and for items whose attempt is in doubt. Other reports of an
+    engine do not change an application's state."""
     return bool(followers) and any(
-        change.status is Status.DEAD_LETTER and change.claim.item_type in followers for change in changes
+        change.status in following.FOLLOWED and change.claim.item_type in followers for change in changes
     )

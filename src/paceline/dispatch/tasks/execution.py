@@ -22,6 +22,7 @@ from paceline.dispatch.tasks.inquiries import Inquiry, inquired
 from paceline.dispatch.tasks.policies import Backoff, pause_before
 from paceline.dispatch.worker.threads import RanTooLong, is_coroutine_function
 from paceline.downstream.downstream import Downstream
+from paceline.downstream.first_of import FirstOf
 from paceline.errors import InvalidInput, StoreUnavailable
 
 log = logging.getLogger("paceline.dispatch")
@@ -88,7 +89,7 @@ class TaskExecution:
     listeners: Sequence[EventListener] = ()
     cancel_seconds: float = CANCEL_SECONDS
     around: Around | None = None
-    downstream: Downstream | None = None
+    downstream: Downstream | FirstOf | None = None
     inquiry: Inquiry | None = None
 
     takes_turn = True

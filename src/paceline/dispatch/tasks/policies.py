@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from paceline.dispatch.outcomes import checked_pause
 from paceline.downstream.downstream import Downstream
+from paceline.downstream.first_of import FirstOf
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.options import is_number
 
@@ -91,7 +92,7 @@ def checked_call_timeout(timeout: float | None, downstream: Any) -> float | None
     """
     if downstream is None:
         return timeout
-    if not isinstance(downstream, Downstream):
+    if not isinstance(downstream, Downstream | FirstOf):
         raise ConfigurationError("downstream", "must be a Downstream; the worker waits for it on its event loop")
     if timeout is None:
         return downstream.call_timeout

@@ -20,6 +20,7 @@ from paceline.dispatch.tasks.inquiries import Inquiry
 from paceline.dispatch.tasks.policies import Backoff, Duration
 from paceline.dispatch.tasks.unique import NOT_UNIQUE, Unique, checked_words
 from paceline.downstream.downstream import Downstream
+from paceline.downstream.first_of import FirstOf
 from paceline.durations import parse_instant
 from paceline.errors import ConfigurationError, InvalidInput, NotFound, TaskFailed
 from paceline.slots.model import AssignedSlot
@@ -45,7 +46,7 @@ class Definition:
     priority: int | None = None
     lane: str | None = None
     unique: Unique = NOT_UNIQUE
-    downstream: Downstream | None = None
+    downstream: Downstream | FirstOf | None = None
     inquire: Inquiry | None = None
     workflow: type | None = None
     activities: tuple[Callable[..., Any], ...] = ()

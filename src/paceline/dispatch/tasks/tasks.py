@@ -43,6 +43,7 @@ from paceline.dispatch.worker.engine import GRACE_SECONDS
 from paceline.dispatch.worker.pace import MAX_PREFETCH
 from paceline.dispatch.worker.places import DEFAULT_CONCURRENCY, DEFAULT_THREADS
 from paceline.downstream.downstream import Downstream
+from paceline.downstream.first_of import FirstOf
 from paceline.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from paceline.options import check_wait, is_whole
 from paceline.service_client import is_service
@@ -80,7 +81,7 @@ class _OnLoop:
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     defining: asyncio.Lock = field(default_factory=asyncio.Lock)
     defined: set[str] = field(default_factory=set)
-    downstreams: set[Downstream] = field(default_factory=set)
+    downstreams: set[Downstream | FirstOf] = field(default_factory=set)
 
 
 _borrowed: ContextVar[_OnLoop | None] = ContextVar("paceline_borrowed_queue", default=None)
@@ -170,7 +171,7 @@ class Tasks:
         queue: str = DEFAULT_QUEUE,
         unique: str | None = None,
         unique_period: Duration | None = None,
-        downstream: Downstream | None = None,
+        downstream: Downstream | FirstOf | None = None,
         on_unknown: str = OnUnknown.RETRY,
         inquire: Inquiry | None = None,
         hold_for: Duration | None = None,
@@ -196,7 +197,7 @@ class Tasks:
         queue: str = DEFAULT_QUEUE,
         unique: str | None = None,
         unique_period: Duration | None = None,
-        downstream: Downstream | None = None,
+        downstream: Downstream | FirstOf | None = None,
         on_unknown: str = OnUnknown.RETRY,
         inquire: Inquiry | None = None,
         hold_for: Duration | None = None,

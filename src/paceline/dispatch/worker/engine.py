@@ -19,7 +19,7 @@ from paceline.clock import uptime
 from paceline.dispatch import events
 from paceline.dispatch.config import DispatchConfig, OnUnknown
 from paceline.dispatch.current_task import CurrentTask, current_task, enter_task
-from paceline.dispatch.downstream_turn import DownstreamTurn, at_turn, needs_turn, turn_of
+from paceline.dispatch.downstream_turn import DownstreamTurn, at_turn, is_open, needs_turn, turn_of
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
 from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
 from paceline.dispatch.outcomes import OutcomeUnknown, Retry
@@ -142,6 +142,7 @@ class LocalEngine:
             on_thread=self._needs_thread(item_type),
             counts=request.has_begun,
             turn=self._turn_of(item_type, request.config),
+            at_once=is_open(self._registry[item_type].execute, request.config),
         )
         running = self._runs.get(execution_id)
         if running is not None:
@@ -452,7 +453,7 @@ class LocalEngine:
     def _needs_permit(self, config: DispatchConfig) -> bool:
         """Whether executions of this type need a permit."""
         execute = self._registry[config.item_type].execute if config.item_type in self._registry else None
-        return needs_turn(execute, config, self._limits)
+        return needs_turn(execute, config, self._limits) and not is_open(execute, config)
 
     def _turn_of(self, item_type: str, config: DispatchConfig) -> DownstreamTurn | None:
         execute = self._registry[item_type].execute

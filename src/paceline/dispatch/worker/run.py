@@ -28,6 +28,8 @@ class Run:
     """It runs a plain function."""
     turn: DownstreamTurn | None = None
     """What it waits for last; None for nothing."""
+    at_once: bool = False
+    """Its turn comes at once: its downstream was open when it was claimed."""
     after: asyncio.Task[None] | None = None
     """An earlier run of the same item whose task has not ended yet."""
     task: asyncio.Task[None] | None = None
@@ -51,8 +53,8 @@ class Run:
 
     @property
     def needs_permit(self) -> bool:
-        """Its starts are limited, or its task has a downstream."""
-        return self.turn is not None
+        """Its starts are limited, or its task has a downstream for whose turn it waits."""
+        return self.turn is not None and not self.at_once
 
     @property
     def over(self) -> bool:

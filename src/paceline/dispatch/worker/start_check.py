@@ -20,6 +20,10 @@ NO_PLAN_SECONDS = 5.0
 """The pause between attempts of an item type whose admission plan can't be used."""
 
 
+LONGEST_ENTER = 1.0
+"""Seconds that the call of an open downstream may take until it is entered."""
+
+
 class StartRefused(Exception):
     """The execution must not begin."""
 
@@ -58,7 +62,9 @@ class StartCheck:
                     raise StartRefused("its claim was lost", lost=True)
                 if not await self._sink.enabled(item_type):
                     raise StartRefused("the kill switch was off at its time")
-                if run.turn is not None and not await self._admitted(run, run.turn):
+                if run.turn is not None and run.at_once:
+                    await self._enter_at_once(run.turn)
+                elif run.turn is not None and not await self._admitted(run, run.turn):
                     continue
                 if not (run.counts or await self._begins(run)):
                     raise StartRefused("its claim was lost", lost=True)
@@ -98,6 +104,14 @@ class StartCheck:
             return await admitted(turn.enter(), self._sink, config.item_type, every)
         except (NotFound, ConfigurationError) as error:
             raise StartRefused(self._refuse_without_plan(config.item_type, error)) from None
+
+    async def _enter_at_once(self, turn: DownstreamTurn) -> None:
+        """Enters the call of a downstream that was open a moment ago. If it is not any more, the item goes back."""
+        try:
+            async with asyncio.timeout(LONGEST_ENTER):
+                await turn.enter()
+        except TimeoutError:
+            raise StartRefused("its downstream takes no calls now") from None
 
     def _refuse_without_plan(self, item_type: str, error: PacelineError) -> str:
         """No item's failure: all are released, and retried later."""

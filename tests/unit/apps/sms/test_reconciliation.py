@@ -8,22 +8,22 @@ from datetime import timedelta
 
 import pytest
 
-from paceline_sms.ports import NullObserver, Suspect
+from paceline_sms.ports import NullObserver
 from paceline_sms.reconciliation import Sweep
 
 
 class Rows:
-    """Messages that no topic of the outbox has. Those of `touched` were taken by a sender meanwhile."""
+    """Messages that no topic of the outbox has. Those of `touched` have an item meanwhile."""
 
     def __init__(self, *message_ids: str) -> None:
         self.ids = list(message_ids)
         self.touched: set[str] = set()
 
-    async def suspects(self, age: timedelta, limit: int) -> list[Suspect]:
-        return [Suspect(message_id, None) for message_id in self.ids]
+    async def suspects(self, age: timedelta, limit: int) -> list[str]:
+        return list(self.ids)
 
-    async def requeue(self, suspects: Sequence[Suspect]) -> list[str]:
-        lost = [suspect.message_id for suspect in suspects if suspect.message_id not in self.touched]
+    async def requeue(self, message_ids: Sequence[str]) -> list[str]:
+        lost = [message_id for message_id in message_ids if message_id not in self.touched]
         self.ids = [message_id for message_id in self.ids if message_id not in lost]
         return lost
 

@@ -8,21 +8,29 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
+from paceline.dispatch.model import ItemMove
+from paceline.dispatch.status import Status as ItemStatus
 from paceline.messaging import Record
 from paceline.sql import outbox, outbox_looks
 from paceline.sql.outbox_looks import Look
 from paceline_sms.model import Attempt, AttemptEvent, Message, Outcome
-from paceline_sms.ports import DeadLetter, DeliveryOutcome, LeaseRequest, MessageFilter, Parking, Receipt, Status
+from paceline_sms.ports import DeadLetter, DeliveryOutcome, FactsRequest, LeaseRequest, MessageFilter, Receipt, Status
 from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.stores import (
     attempt_statements,
+    item_statements,
+    letter_statements,
     message_statements,
     quota_statements,
     receipt_statements,
     rows,
 )
+from paceline_sms.stores.following import MessageFollower
+from paceline_sms.stores.quota_statements import Way
 from paceline_sms.stores.tables import notification_attempt
 from tests.models import oracle_grammars
+
+NOW = datetime(2027, 3, 1, tzinfo=UTC)
 
 
 class Recorder:
@@ -48,10 +56,16 @@ class Nothing:
     rowcount = 0
 
     def scalar_one(self) -> datetime:
-        return datetime(2027, 3, 1, tzinfo=UTC)  # the only query that needs an answer reads the time
+        return NOW  # the only query that needs an answer reads the time
 
     def first(self) -> None:
         return None
+
+    def scalar(self) -> None:
+        return None
+
+    def all(self) -> list[Any]:
+        return []
 
     def scalars(self) -> Nothing:
         return self
@@ -71,37 +85,45 @@ def everything(connection: Any) -> None:
     outcome = DeliveryOutcome("m", Status.SENT, 1)
     quota_statements.configure(connection, 1, 2, 3, {"phone": "+491701234567"}, None)
     quota_statements.delete(connection, 1)
-    quota_statements.admit(connection, [Attempt.of(1, "m", "k")], "t", 1000)
-    quota_statements.publish(connection, "t", [(Attempt.of(1, "m"), messages[0])])
+    quota_statements.admit(connection, [Attempt.of(1, "m", "k")], Way("t"), 1000)
+    for way in (Way(), Way("t")):
+        quota_statements.publish(connection, way, [(Attempt.of(1, "m", "k"), messages[0])])
     quota_statements.find(connection, 1, None)
     quota_statements.renew(connection, 1, None)
     quota_statements.lease_budgets(connection, [LeaseRequest(n, 1) for n in range(2500)])
     message_statements.insert_messages(connection, messages, keep=True)
-    message_statements.claim(connection, messages, "me", timedelta(seconds=1))
-    message_statements.renew(connection, ids, "me", timedelta(seconds=1))
-    message_statements.release(connection, ids, "me")
     message_statements.settle(connection, [outcome])
-    message_statements.park(connection, [(Record("t", "k", "v"), 0)], {"m": Parking(1)}, "me")
-    message_statements.hold(connection, Record("t", "k", "v"), outcome, 0)
-    message_statements.bury_held(connection, [DeadLetter("l", "m", "k", "v", "reason", 1)])
-    message_statements.forget_letters(connection, "m")
+    message_statements.note(connection, "m", 1, "own")
+    message_statements.facts(connection, [FactsRequest(message, "SMS", is_first=False) for message in messages])
+    letter_statements.forget_letters(connection, ids)
+    followers = {name: MessageFollower(name, expiry=timedelta(days=1), copies="d") for name in ("SMS", "SMS_HIGH")}
+    followers["SMS"].follow(connection, [ItemMove("m", ItemStatus.READY, ItemStatus.DEAD_LETTER, None)], NOW)
+    item_statements.take_in(
+        connection, [Record("t", "1", message.to_record_value()) for message in messages], None, "d"
+    )
+    item_statements.cancel(connection, "m", "t", followers)
+    item_statements.expire(connection, 500, followers)
+    item_statements.redrive(connection, ids, 100, "t", followers)
+    item_statements.drop(connection, None, 100, followers)
+    item_statements.resolve_taken(connection, "m")
+    item_statements.suspects(connection, "t", timedelta(seconds=1), 100)
+    item_statements.requeue(connection, "t", ids, None)
+    item_statements.sends_now(connection)
     message_statements.status_of(connection, "m")
     after = datetime(2027, 3, 1, tzinfo=UTC), "m"
     for oldest_first in (False, True):
         message_statements.page(connection, MessageFilter(Status.QUEUED, 1, "m"), 10, after, oldest_first)
     message_statements.count_matching(connection, MessageFilter(Status.QUEUED, 1, "m"), 10)
-    message_statements.count_dead_letters(connection, 10)
+    letter_statements.count_dead_letters(connection, 10)
     message_statements.beginning(connection, "m", 10)
     receipt_statements.receive(connection, Receipt("p", True, provider_id="x"))
     early = EarlyReceipt(Receipt("own", True, provider_id="p"))
     receipt_statements.keep_receipt(connection, early, "t")
     receipt_statements.keep_receipt(connection, early._replace(tries=1), "t")
     outbox.holds_as_many(connection, "t", 10)
-    message_statements.bury(connection, [DeadLetter("l", "m", "k", "v", "r", 1)], [outcome])
+    letter_statements.bury(connection, [DeadLetter("l", None, "k", "v", "r", 1)], NOW, "d")
     for newest_first in (False, True):
-        message_statements.dead_letters(connection, 10, after, newest_first)
-    message_statements.redrive(connection, ids, 100, "t", 1000)
-    message_statements.drop(connection, None, 100)
+        letter_statements.dead_letters(connection, 10, after, newest_first)
     message_statements.opt_out(connection, "+491701234567", "STOP")
     message_statements.opt_in(connection, "+491701234567")
     attempt_statements.add_attempts(connection, [AttemptEvent("e", 1, Outcome.SENT, 0)])

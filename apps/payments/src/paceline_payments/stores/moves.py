@@ -87,6 +87,8 @@ class PaymentFollower:
         standings = _locked(within, [move.item_id for move in moves])
         steps = []
         for move in moves:
+            if move.after is Status.UNKNOWN:
+                continue  # its execution has said of the payment what it knows
             standing = standings.get(move.item_id)
             event = _BY_ITEM.get(move.after) or (
                 dead_letter_event(move.verdict, begun=standing.begun) if standing else PaymentEvent.UNSENT

@@ -47,7 +47,9 @@ async def open_app(context: AppContext) -> AsyncIterator[OpenedApp]:
     if context.roles is not None:
         settings = settings.with_section(settings.section(SmsSettings).model_copy(update={"sender": "worker"}))
         registry = None
-    async with open_notifications(settings, registry=registry) as notifications:
+    async with open_notifications(
+        settings, queue=context.queue, dispatch_observer=context.observer, registry=registry
+    ) as notifications:
         yield OpenedApp(parts=notifications, probes=notifications.probes)
 
 

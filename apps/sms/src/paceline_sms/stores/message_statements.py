@@ -1,47 +1,36 @@
-"""Messages in a database: their status, claims, dead letters, opt-outs.
-
-A sender claims a message before it calls a provider, and renews the claim while it waits for the response. So two
-healthy senders never send the same message, whatever the log delivers.
-"""
+"""Messages in a database: their status, the facts that a sender asks, opt-outs."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from paceline.dispatch.model import AttemptOutcome
+from paceline.dispatch.stores.tables import attempt
 from paceline.durations import from_ms, to_ms
-from paceline.errors import InvalidInput
-from paceline.messaging import Record
 from paceline.sql.counting import count_up_to
 from paceline.sql.in_lists import where_in
-from paceline.sql.outbox import append
 from paceline.sql.prefix import begins_with
 from paceline.sql.schema import execute_rows, now
 from paceline_sms.model import Message, storable
 from paceline_sms.ports import (
+    ANY,
     Backlog,
-    Claim,
-    DeadLetter,
     DeliveryOutcome,
-    MessageClaim,
+    Facts,
+    FactsRequest,
     MessageFilter,
     MessageStatus,
     OptOutEntry,
-    Parking,
     Status,
 )
-from paceline_sms.recipients import Recipient
+from paceline_sms.recipients import NOBODY, Recipient
 from paceline_sms.stores import sqlite
-from paceline_sms.stores.rows import OutcomeRow, known_of
+from paceline_sms.stores.rows import OutcomeRow, known_of, ordered, past
 from paceline_sms.stores.tables import (
     notification_dead_letter,
     notification_message,
@@ -50,25 +39,18 @@ from paceline_sms.stores.tables import (
 )
 
 DELIVERY_LIFE = timedelta(hours=12)
-"""How long a finished message suppresses another of its id. Shorter than a key's life: a key that is reused after it
-has expired makes the same message id, and that message must be sent."""
-LONGEST_VALUE = 60_000
-"""Characters of a dead letter that are kept."""
+"""How long a finished message suppresses another of its id, whatever is pruned."""
 LONGEST_REASON = 255
+REPLACED = {
+    Status.SENT: (Status.QUEUED, Status.UNKNOWN, Status.DELIVERED),
+    Status.UNKNOWN: (Status.QUEUED,),
+    Status.FAILED: (Status.QUEUED,),
+}
+"""By outcome: the statuses of messages that get it. Others have their own by a receipt, or were cancelled."""
 
 _message = notification_message.c
-_letter = notification_dead_letter.c
 
 
-_CLAIM_COLUMNS = (
-    _message.message_id,
-    _message.status,
-    _message.owner,
-    _message.claimed_until,
-    _message.attempts,
-    _message.settled_at,
-    _message.unknown_provider,
-)
 # A receipt may precede the response: a delivered message stays delivered, and gets its sending time.
 _IS_EARLY = sa.and_(_message.status == Status.DELIVERED.value, sa.bindparam("status") == Status.SENT.value)
 _SETTLE = (
@@ -78,8 +60,6 @@ _SETTLE = (
         settled_at=sa.case(
             (_IS_EARLY, _message.delivered_at), else_=sa.bindparam("at", type_=_message.settled_at.type)
         ),
-        owner=None,
-        claimed_until=None,
         record=None,
         status=sa.case((_IS_EARLY, _message.status), else_=sa.bindparam("status")),
         segments=sa.func.coalesce(sa.bindparam("segments"), _message.segments),
@@ -88,12 +68,15 @@ _SETTLE = (
 )
 
 
-def insert_messages(connection: Connection, messages: Sequence[Message], *, keep: bool = False) -> None:
-    """Inserts rows for accepted messages. One of the same id is reset, or with `keep` stays as it is."""
+def insert_messages(
+    connection: Connection, messages: Sequence[Message], *, keep: bool = False, with_record: bool = False
+) -> None:
+    """Inserts rows for accepted messages. One of the same id is reset, or with `keep` stays as it is. `with_record`
+    keeps the text, for messages whose items are queued later."""
     if not messages:
         return
     at = now(connection)
-    rows = {message.message_id: _accepted_row(message, at) for message in messages}
+    rows = {message.message_id: _accepted_row(message, at, with_record) for message in messages}
     for known in known_of(connection, _message.message_id, list(rows)):
         row = rows.pop(known)
         if not keep:
@@ -102,7 +85,7 @@ def insert_messages(connection: Connection, messages: Sequence[Message], *, keep
         connection.execute(notification_message.insert(), list(rows.values()))
 
 
-def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
+def _accepted_row(message: Message, at: datetime, with_record: bool) -> dict[str, Any]:
     accepted_at = at if message.accepted_ms is None else from_ms(message.accepted_ms)
     return {
         "message_id": message.message_id,
@@ -110,8 +93,6 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
         "status": Status.QUEUED.value,
         "segments": message.segments,
         "attempts": 0,
-        "owner": None,
-        "claimed_until": None,
         "accepted_at": accepted_at,
         "expires_at": None if message.expires_ms is None else from_ms(message.expires_ms),
         "send_at": None if message.send_at_ms is None else from_ms(message.send_at_ms),
@@ -123,51 +104,74 @@ def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
         "price": None,
         "currency": None,
         "unknown_provider": None,
-        "record": message.to_record_value(),
+        "record": message.to_record_value() if with_record else None,
     }
 
 
-def claim(connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta) -> dict[str, MessageClaim]:
-    """Claims messages for `owner` for the length of the lease, unless they are done or another owner's."""
-    rows = _lock(connection, sorted({message.message_id for message in messages}))
-    at = now(connection)
-    recipients = _recipients(connection, {message.user_id for message in messages})
-    claims: dict[str, MessageClaim] = {}
-    new: list[dict[str, Any]] = []
-    taken: list[str] = []
-    for message in messages:
-        recipient = recipients.get(message.user_id, Recipient())
-        row = rows.get(message.message_id)
-        kind = _claim_of(row, owner, at)
-        claims[message.message_id] = MessageClaim(kind, 0, recipient)
-        if row is not None and kind is Claim.MINE and row.settled_at is None:
-            claims[message.message_id] = MessageClaim(
-                kind, row.attempts, recipient, unknown_provider=row.unknown_provider
-            )
-        if kind is not Claim.MINE:
-            continue
-        if row is None:
-            mark = {"status": Status.SENDING.value, "owner": owner, "claimed_until": at + lease}
-            new.append(_accepted_row(message, at) | mark)
-        else:
-            taken.append(message.message_id)
-    execute_rows(connection, notification_message.insert(), new)
-    _update(
-        connection,
-        taken,
-        {"status": Status.SENDING.value, "owner": owner, "claimed_until": at + lease, "settled_at": None},
+def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
+    """Stores the outcomes of messages, and returns the ids of those that had none."""
+    statuses = lock_statuses(connection, [outcome.message_id for outcome in outcomes])
+    rows = outcome_rows(
+        [one for one in outcomes if statuses.get(one.message_id) in REPLACED.get(one.status, (Status.QUEUED,))]
     )
-    return _with_optouts(connection, messages, claims)
+    if rows and connection.dialect.name == "sqlite" and sqlite.HAS_UPDATE_FROM:
+        sqlite.settle(connection, rows)
+    elif rows and connection.dialect.name == "postgresql":
+        # Imported here: the driver is an extra that SQLite's users do not have.
+        from paceline_sms.stores import postgres
+
+        postgres.settle(connection, rows)
+    elif rows:
+        at = now(connection)
+        execute_rows(connection, _SETTLE, [{"of_message": row.message_id, "at": at, **row._asdict()} for row in rows])
+    return [row.message_id for row in rows]
 
 
-def _claim_of(row: Row[Any] | None, owner: str, at: datetime) -> Claim:
-    if row is None or row.status == Status.QUEUED:
-        return Claim.MINE
-    if row.status == Status.SENDING:
-        return Claim.MINE if row.owner == owner or row.claimed_until <= at else Claim.BUSY
-    if row.status in (Status.UNKNOWN, Status.CANCELLED):
-        return Claim.DONE  # nothing is sent until its outcome is known, or an operator redrives it
-    return Claim.DONE if row.settled_at is not None and row.settled_at > at - DELIVERY_LIFE else Claim.MINE
+def lock_statuses(connection: Connection, message_ids: Sequence[str]) -> dict[str, Status]:
+    """The statuses of messages, whose rows are locked, in the order of their ids."""
+    statuses: dict[str, Status] = {}
+    for some in where_in(connection, _message.message_id, sorted(set(message_ids))):
+        query = sa.select(_message.message_id, _message.status).where(some)
+        rows = connection.execute(query.order_by(_message.message_id).with_for_update())
+        statuses.update((row.message_id, Status(row.status)) for row in rows)
+    return statuses
+
+
+def note(connection: Connection, message_id: str, attempts: int, unknown_provider: str | None) -> None:
+    """Stores that a message had so many attempts, and the provider that may have taken it."""
+    values: dict[str, Any] = {"attempts": attempts}
+    if unknown_provider is not None:
+        values["unknown_provider"] = unknown_provider
+    connection.execute(notification_message.update().where(_message.message_id == message_id).values(values))
+
+
+def facts(connection: Connection, requests: Sequence[FactsRequest]) -> list[Facts]:
+    """What is known of messages now, in order. A message without a row is as new."""
+    now_ms = to_ms(now(connection))
+    columns = (_message.message_id, _message.status, _message.expires_at, _message.unknown_provider)
+    known: dict[str, Row[Any]] = {}
+    for some in where_in(connection, _message.message_id, [request.message.message_id for request in requests]):
+        query: sa.Select[Any] = sa.select(*columns).where(some)
+        known.update((row.message_id, row) for row in connection.execute(query))
+    recipients = _recipients(connection, {one.message.user_id for one in requests if one.message.to is None})
+    own = {one.message.message_id: recipients.get(one.message.user_id, NOBODY) for one in requests}
+    phones = {one.message.to or own[one.message.message_id].phone for one in requests}
+    numbers = sorted(phone for phone in phones if phone is not None)
+    opted_out = known_of(connection, notification_optout.c.phone, numbers)
+    in_doubt = _ended_in_doubt(connection, [request for request in requests if not request.is_first])
+    answers = []
+    for request in requests:
+        message, row = request.message, known.get(request.message.message_id)
+        recipient, expires_ms = own[message.message_id], message.expires_ms
+        if row is not None and row.expires_at is not None:
+            expires_ms = to_ms(row.expires_at)  # a redriven message has a new one
+        unknown = None if row is None else row.unknown_provider
+        if unknown is None and message.message_id in in_doubt:
+            unknown = ANY
+        status = Status.QUEUED if row is None else Status(row.status)
+        is_out = (message.to or recipient.phone) in opted_out
+        answers.append(Facts(status, now_ms, expires_ms, recipient, is_out, unknown))
+    return answers
 
 
 def _recipients(connection: Connection, user_ids: set[int]) -> dict[int, Recipient]:
@@ -179,44 +183,16 @@ def _recipients(connection: Connection, user_ids: set[int]) -> dict[int, Recipie
     return recipients
 
 
-def _with_optouts(
-    connection: Connection, messages: Sequence[Message], claims: dict[str, MessageClaim]
-) -> dict[str, MessageClaim]:
-    numbers = {message.message_id: message.to or claims[message.message_id].recipient.phone for message in messages}
-    phones = sorted({number for number in numbers.values() if number})
-    out = set(known_of(connection, notification_optout.c.phone, phones)) if phones else set()
-    return {
-        message_id: claim._replace(opted_out=True) if numbers[message_id] in out else claim
-        for message_id, claim in claims.items()
-    }
-
-
-def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease: timedelta) -> list[str]:
-    """Renews an owner's leases. Returns the messages that are still the owner's."""
-    until = now(connection) + lease
-    _update(connection, message_ids, {"claimed_until": until}, _message.owner == owner)
-    return known_of(connection, _message.message_id, message_ids, _message.owner == owner)
-
-
-def release(connection: Connection, message_ids: Sequence[str], owner: str) -> None:
-    """Gives back claims on messages that were not sent."""
-    values = {"status": Status.QUEUED.value, "owner": None}
-    _update(connection, message_ids, values, _message.owner == owner, _message.status == Status.SENDING)
-
-
-def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Stores the outcomes of messages. A delivered one stays delivered."""
-    rows = outcome_rows(outcomes)
-    if rows and connection.dialect.name == "sqlite" and sqlite.HAS_UPDATE_FROM:
-        sqlite.settle(connection, rows)
-    elif rows and connection.dialect.name == "postgresql":
-        # Imported here: the driver is an extra that SQLite's users do not have.
-        from paceline_sms.stores import postgres
-
-        postgres.settle(connection, rows)
-    elif rows:
-        at = now(connection)
-        execute_rows(connection, _SETTLE, [{"of_message": row.message_id, "at": at, **row._asdict()} for row in rows])
+def _ended_in_doubt(connection: Connection, requests: Sequence[FactsRequest]) -> set[str]:
+    """Those messages of which an attempt ended without an outcome: its process died."""
+    found: set[str] = set()
+    for item_type in {request.item_type for request in requests}:
+        ids = [request.message.message_id for request in requests if request.item_type == item_type]
+        is_unknown = attempt.c.outcome == AttemptOutcome.UNKNOWN.value
+        for some in where_in(connection, attempt.c.item_id, ids):
+            query = sa.select(attempt.c.item_id).where(attempt.c.item_type == item_type, some, is_unknown)
+            found.update(connection.execute(query).scalars())
+    return found
 
 
 def outcome_rows(outcomes: Sequence[DeliveryOutcome]) -> list[OutcomeRow]:
@@ -238,38 +214,6 @@ def outcome_rows(outcomes: Sequence[DeliveryOutcome]) -> list[OutcomeRow]:
     return [latest[message_id] for message_id in sorted(latest)]
 
 
-def park(
-    connection: Connection, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str
-) -> None:
-    """Parks records, each until a time, and releases claims, by message id. A message that is no longer the owner's
-    stays as it is: another sender may have sent it."""
-    for until_ms, group in groupby(sorted(records, key=itemgetter(1)), key=itemgetter(1)):
-        append(connection, [record for record, _ in group], available_at=from_ms(until_ms))
-    for message_id, parking in claims.items():
-        values = {"status": Status.QUEUED.value, "owner": None, **parking._asdict()}
-        _update(connection, [message_id], values, _message.owner == owner)
-
-
-def hold(connection: Connection, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
-    """Stores an unknown outcome, and keeps the record until a time."""
-    settle(connection, [outcome])
-    append(connection, [record], available_at=from_ms(until_ms))
-
-
-def bury_held(connection: Connection, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """Dead-letters those messages whose outcome is still unknown, and returns their letters, with its reason."""
-    held: dict[str, str] = {}
-    for some in where_in(connection, _message.message_id, [letter.message_id for letter in letters]):
-        query = sa.select(_message.message_id, _message.reason).where(some, _message.status == Status.UNKNOWN.value)
-        rows = connection.execute(query.order_by(_message.message_id).with_for_update())
-        held.update((row.message_id, row.reason or "") for row in rows)
-    buried = [
-        letter._replace(reason=f"unknown: {held[letter.message_id]}") for letter in letters if letter.message_id in held
-    ]
-    bury(connection, buried, [])
-    return buried
-
-
 def status_of(connection: Connection, message_id: str) -> MessageStatus | None:
     """The status of a message."""
     row = connection.execute(sa.select(notification_message).where(_message.message_id == message_id)).first()
@@ -288,11 +232,11 @@ def page(
     conditions = _conditions(selection)
     order = (_message.accepted_at, _message.message_id)
     if after is not None:
-        conditions += _past(order, after, oldest_first)
+        conditions += past(order, after, oldest_first)
     rows: list[Row[Any]] = []
     for status in selection.statuses:
         statement = sa.select(notification_message).where(_message.status == status.value, *conditions)
-        rows += connection.execute(statement.order_by(*_ordered(order, oldest_first)).limit(limit))
+        rows += connection.execute(statement.order_by(*ordered(order, oldest_first)).limit(limit))
     rows.sort(key=lambda row: (row.accepted_at, row.message_id), reverse=not oldest_first)
     return [shown_status(row) for row in rows[:limit]]
 
@@ -313,22 +257,6 @@ def _conditions(selection: MessageFilter) -> list[sa.ColumnElement[bool]]:
     return conditions
 
 
-Order = tuple[sa.Column[datetime], sa.Column[str]]
-"""A time and, among equal ones, an id."""
-
-
-def _ordered(order: Order, oldest_first: bool) -> list[sa.ColumnElement[Any]]:
-    return [column.asc() if oldest_first else column.desc() for column in order]
-
-
-def _past(order: Order, place: tuple[datetime, str], oldest_first: bool) -> list[sa.ColumnElement[bool]]:
-    """The rows after a place. The condition on the time alone makes the planner use its index."""
-    (time, name), (at, last) = order, place
-    if oldest_first:
-        return [time >= at, sa.or_(time > at, name > last)]
-    return [time <= at, sa.or_(time < at, name < last)]
-
-
 def beginning(connection: Connection, prefix: str, limit: int) -> list[MessageStatus]:
     """The first messages whose ids begin so, by the key's own order."""
     statement = sa.select(notification_message).where(begins_with(_message.message_id, prefix))
@@ -341,7 +269,7 @@ def shown_status(row: Row[Any]) -> MessageStatus:
     return MessageStatus(
         row.message_id,
         row.user_id,
-        Status.QUEUED if status is Status.SENDING else status,
+        status,
         row.segments,
         row.attempts,
         row.accepted_at,
@@ -365,7 +293,7 @@ def backlog(connection: Connection) -> Backlog:
     since = sa.func.coalesce(_message.send_at, _message.accepted_at)
     waiting = connection.execute(
         sa.select(sa.func.count(), sa.func.min(since)).where(
-            _message.status.in_((Status.QUEUED.value, Status.SENDING.value)),
+            _message.status == Status.QUEUED.value,
             sa.or_(_message.send_at.is_(None), _message.send_at <= at),
         )
     ).one()
@@ -374,121 +302,6 @@ def backlog(connection: Connection) -> Backlog:
     unknown = connection.execute(sa.select(sa.func.count()).select_from(notification_message).where(is_unknown))
     age = 0.0 if waiting[1] is None else max((at - waiting[1]).total_seconds(), 0.0)
     return Backlog(waiting[0], age, letters, unknown.scalar_one())
-
-
-# -- dead letters ------------------------------------------------------------------------------------------------
-
-
-def bury(connection: Connection, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Stores dead letters, and the outcomes of their messages. Idempotent."""
-    known = set(known_of(connection, _letter.letter_id, [letter.letter_id for letter in letters]))
-    at = now(connection)
-    rows = {}
-    for letter in letters:
-        if letter.letter_id in known:
-            continue
-        value = json.dumps(letter.value)
-        rows[letter.letter_id] = {
-            "letter_id": letter.letter_id,
-            "message_id": letter.message_id,
-            "message_key": json.dumps(letter.key)[1:-1][:128],
-            "message_value": value if len(value) <= LONGEST_VALUE else json.dumps(letter.value[: LONGEST_VALUE // 12]),
-            "sha256": hashlib.sha256(letter.value.encode(errors="surrogatepass")).hexdigest(),
-            "whole": len(value) <= LONGEST_VALUE,
-            "reason": storable(letter.reason, LONGEST_REASON),
-            "attempts": letter.attempts,
-            "dead_at": at,
-        }
-    if rows:
-        connection.execute(notification_dead_letter.insert(), list(rows.values()))
-    settle(connection, outcomes)
-
-
-def dead_letters(
-    connection: Connection, limit: int, cursor: tuple[datetime, str] | None, newest_first: bool = False
-) -> list[DeadLetter]:
-    """The oldest or the newest dead letters after a place."""
-    order = (_letter.dead_at, _letter.letter_id)
-    query = sa.select(notification_dead_letter).order_by(*_ordered(order, not newest_first)).limit(limit)
-    if cursor is not None:
-        query = query.where(*_past(order, cursor, not newest_first))
-    return [_dead_letter(row) for row in connection.execute(query)]
-
-
-def count_dead_letters(connection: Connection, at_most: int) -> int:
-    """How many dead letters there are, up to so many."""
-    return count_up_to(connection, notification_dead_letter, at_most)
-
-
-def redrive(
-    connection: Connection, letter_ids: Sequence[str] | None, limit: int, topic: str, expiry_ms: int
-) -> tuple[int, int]:
-    """Publishes dead letters again, with a new expiry. Returns how many, and how many stay because they were
-    truncated."""
-    letters = _chosen(connection, letter_ids, limit, whole=True)
-    at_ms = to_ms(now(connection))
-    records = []
-    for letter in letters:
-        value = letter.value
-        try:
-            message = Message.from_record_value(value)
-        except InvalidInput:
-            pass
-        else:
-            message = replace(message, expires_ms=at_ms + expiry_ms)
-            value = message.to_record_value()
-            insert_messages(connection, [message])
-        records.append(Record(topic, letter.key, value))
-    if records:
-        append(connection, records)
-    _remove(connection, letters)
-    kept = 0 if letter_ids is None else len(_chosen(connection, letter_ids, limit, whole=False))
-    return len(letters), kept
-
-
-def drop(connection: Connection, letter_ids: Sequence[str] | None, limit: int) -> int:
-    """Deletes dead letters."""
-    letters = _chosen(connection, letter_ids, limit, whole=None)
-    _remove(connection, letters)
-    return len(letters)
-
-
-def _chosen(
-    connection: Connection, letter_ids: Sequence[str] | None, limit: int, *, whole: bool | None
-) -> list[DeadLetter]:
-    query = sa.select(notification_dead_letter).order_by(_letter.dead_at, _letter.letter_id)
-    if whole is not None:
-        query = query.where(_letter.whole == sa.literal(whole))
-    if letter_ids is None:
-        return [_dead_letter(row) for row in connection.execute(query.limit(limit))]
-    letters = []
-    for some in where_in(connection, _letter.letter_id, letter_ids):
-        letters += [_dead_letter(row) for row in connection.execute(query.where(some))]
-    return letters
-
-
-def _remove(connection: Connection, letters: Sequence[DeadLetter]) -> None:
-    for some in where_in(connection, _letter.letter_id, [letter.letter_id for letter in letters]):
-        connection.execute(notification_dead_letter.delete().where(some))
-
-
-def _dead_letter(row: Row[Any]) -> DeadLetter:
-    return DeadLetter(
-        row.letter_id,
-        row.message_id,
-        row.message_key,
-        json.loads(row.message_value),
-        row.reason,
-        row.attempts,
-        to_ms(row.dead_at),
-        row.whole,
-        row.dead_at,
-    )
-
-
-def forget_letters(connection: Connection, message_id: str) -> None:
-    """Deletes the dead letters of a message whose outcome has become known."""
-    connection.execute(notification_dead_letter.delete().where(_letter.message_id == message_id))
 
 
 # -- opt-outs ----------------------------------------------------------------------------------------------------
@@ -523,18 +336,3 @@ def opt_in(connection: Connection, phone: str) -> bool:
     """Removes a number from the list; whether it was there."""
     optout = notification_optout
     return bool(connection.execute(optout.delete().where(optout.c.phone == phone)).rowcount)
-
-
-def _lock(connection: Connection, message_ids: Sequence[str]) -> dict[str, Row[Any]]:
-    rows: dict[str, Row[Any]] = {}
-    for some in where_in(connection, _message.message_id, message_ids):
-        query: sa.Select[Any] = sa.select(*_CLAIM_COLUMNS).where(some).order_by(_message.message_id).with_for_update()
-        rows.update((row.message_id, row) for row in connection.execute(query))
-    return rows
-
-
-def _update(
-    connection: Connection, message_ids: Sequence[str], values: Mapping[str, Any], *conditions: sa.ColumnElement[bool]
-) -> None:
-    for some in where_in(connection, _message.message_id, message_ids):
-        connection.execute(notification_message.update().where(some, *conditions).values(values))

@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from paceline.dispatch.encryption import Encryption
 from paceline.durations import from_ms, to_ms
 from paceline.errors import NotFound, PacelineError
 from paceline.messaging import Record
@@ -21,18 +22,32 @@ from paceline.sql.engine import announce
 from paceline.sql.in_lists import where_in
 from paceline.sql.outbox import append, hint_of
 from paceline_sms.model import Attempt, KeyReused, Message, OptedOut, Verdict
-from paceline_sms.ports import Lease, LeaseRequest
+from paceline_sms.ports import Lease, LeaseRequest, Status
 from paceline_sms.quota import Quota, Unit, decide, lease, quota_spec, replay
 from paceline_sms.recipients import Recipient
+from paceline_sms.stores.item_statements import enqueue
 from paceline_sms.stores.message_statements import insert_messages
 from paceline_sms.stores.rows import clock_ms, known_of
-from paceline_sms.stores.tables import notification_key, notification_optout, notification_quota
-from paceline_sms.topics import parked_topic
+from paceline_sms.stores.tables import (
+    notification_key,
+    notification_message,
+    notification_optout,
+    notification_quota,
+)
 
 CONFIGURED = "sms-configured"
 """The hint that some quota was configured or deleted."""
 KEY_LIFE = timedelta(hours=24)
 """How long an idempotency key is kept."""
+
+
+class Way(NamedTuple):
+    """How accepted messages reach the queue."""
+
+    outbox_topic: str | None = None
+    """The topic of the outbox whose records are taken to Kafka, and from there into the queue; None: at once, as
+    items."""
+    encryption: Encryption | None = None
 
 
 def configure(
@@ -78,9 +93,9 @@ def delete(connection: Connection, user_id: int) -> bool:
 
 
 def admit(
-    connection: Connection, attempts: Sequence[Attempt], topic: str, expiry_ms: int
+    connection: Connection, attempts: Sequence[Attempt], way: Way, expiry_ms: int
 ) -> list[Verdict | PacelineError]:
-    """Decides, counts and publishes to the outbox; returns one outcome each, in order."""
+    """Decides, counts and queues; returns one outcome each, in order."""
     quotas = _lock_rows(connection, {attempt.user_id for attempt in attempts})
     now_ms = clock_ms(connection, None)
     keys = _keys(connection, [a.message_id for a in attempts if a.keyed], now_ms)
@@ -121,7 +136,7 @@ def admit(
     messages = [
         (a, a.to_message(verdict.at_ms, expiry_ms, quotas[a.user_id].recipient)) for a, verdict in accepted.values()
     ]
-    publish(connection, topic, messages)
+    publish(connection, way, messages)
     return outcomes
 
 
@@ -131,22 +146,27 @@ def opted_out_of(connection: Connection, phones: Sequence[str]) -> set[str]:
 
 
 def publish(
-    connection: Connection, topic: str, messages: Sequence[tuple[Attempt, Message]], *, keep: bool = False
+    connection: Connection, way: Way, messages: Sequence[tuple[Attempt, Message]], *, keep: bool = False
 ) -> None:
-    """Appends accepted messages to the outbox, with a row for the status of each; scheduled ones are parked there until
-    their time. With `keep` a row that there is already stays: a sender may have the message."""
+    """Queues accepted messages, with a row for the status of each: as items, or by way of the outbox, where scheduled
+    ones stay until their time. With `keep` a row that there is already stays: a sender may have the message."""
     if not messages:
         return
-    insert_messages(connection, [message for _, message in messages], keep=keep)
+    topic = way.outbox_topic
+    insert_messages(connection, [message for _, message in messages], keep=keep, with_record=topic is not None)
+    if topic is None:
+        # An expired key makes the id of a message that was sent before.
+        again = [attempt.message_id for attempt, _ in messages if attempt.keyed]
+        enqueue(connection, [(message, attempt.traceparent) for attempt, message in messages], way.encryption, again)
+        return
     ready: list[Record] = []
     for attempt, message in messages:
         record = Record(topic, str(message.user_id), message.to_record_value(), attempt.traceparent)
         if message.send_at_ms is None:
             ready.append(record)
         else:
-            parked = parked_topic(topic)
-            append(connection, [record._replace(topic=parked)], available_at=from_ms(message.send_at_ms))
-            announce(connection, hint_of(parked))  # the reader may wait for a later record
+            append(connection, [record], available_at=from_ms(message.send_at_ms))
+            announce(connection, hint_of(topic))  # the reader may wait for a later record
     if ready:
         append(connection, ready)
 
@@ -209,13 +229,21 @@ def _write(connection: Connection, quotas: Iterable[Quota]) -> None:
 
 
 def _keys(connection: Connection, message_ids: Sequence[str], now_ms: int) -> dict[str, str]:
-    """The fingerprints of the ids that were sent."""
+    """The fingerprints of the ids that were sent. A key that has expired is known as long as its message waits."""
     key = notification_key.c
     keys: dict[str, str] = {}
+    is_alive = sa.or_(key.created_at > from_ms(now_ms) - KEY_LIFE, waits(key.message_id))
     for some in where_in(connection, key.message_id, message_ids):
-        query = sa.select(key.message_id, key.fingerprint).where(some, key.created_at > from_ms(now_ms) - KEY_LIFE)
+        query = sa.select(key.message_id, key.fingerprint).where(some, is_alive)
         keys.update((row.message_id, row.fingerprint) for row in connection.execute(query))
     return keys
+
+
+def waits(message_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Whether a message has no outcome yet, or an unknown one."""
+    message = notification_message.c
+    undecided = message.status.in_((Status.QUEUED.value, Status.UNKNOWN.value))
+    return sa.exists().where(message.message_id == message_id, undecided)
 
 
 def _remember(connection: Connection, sent: Mapping[str, tuple[int, str]]) -> None:

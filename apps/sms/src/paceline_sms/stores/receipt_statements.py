@@ -15,7 +15,9 @@ from paceline_sms.model import storable
 from paceline_sms.ports import Receipt, Status
 from paceline_sms.provider import LONGEST_PROVIDER_ID
 from paceline_sms.receipts import EarlyReceipt
-from paceline_sms.stores.message_statements import LONGEST_REASON, forget_letters
+from paceline_sms.stores.item_statements import lock_items, resolve_taken, sends_now
+from paceline_sms.stores.letter_statements import forget_letters
+from paceline_sms.stores.message_statements import LONGEST_REASON
 from paceline_sms.stores.tables import notification_message
 
 LONGEST_ID = 64
@@ -32,9 +34,12 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
     else:
         provider_id = storable(receipt.provider_id or "", LONGEST_PROVIDER_ID)
         query = sa.and_(_message.provider == receipt.provider, _message.provider_id == provider_id)
-    row = connection.execute(sa.select(notification_message).where(query).with_for_update()).first()
-    if row is None:
+    message_id = connection.execute(sa.select(_message.message_id).where(query)).scalar()
+    if message_id is None:
         return None
+    lock_items(connection, [message_id])
+    is_ours = _message.message_id == message_id
+    row = connection.execute(sa.select(notification_message).where(is_ours).with_for_update()).one()
     if row.status in (Status.DELIVERED, Status.EXPIRED):
         return -1.0
     if row.status in (Status.FAILED, Status.CANCELLED) and not receipt.delivered:
@@ -50,7 +55,8 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
     elif row.settled_at is None:
         values["settled_at"] = at
     if row.status == Status.UNKNOWN:
-        forget_letters(connection, row.message_id)
+        resolve_taken(connection, row.message_id)
+        forget_letters(connection, [row.message_id])
     if row.provider_id is None and receipt.provider_id is not None:
         values["provider_id"] = storable(receipt.provider_id, LONGEST_PROVIDER_ID)
     values["record"] = None
@@ -66,8 +72,7 @@ def keep_receipt(connection: Connection, early: EarlyReceipt, topic: str) -> boo
         StoreUnavailable: Too many wait.
     """
     if not early.tries:
-        is_sending = sa.select(_message.message_id).where(_message.status == Status.SENDING.value).limit(1)
-        if early.receipt.provider_id is None or connection.execute(is_sending).first() is None:
+        if early.receipt.provider_id is None or not sends_now(connection):
             return False
         if holds_as_many(connection, topic, MAX_EARLY_RECEIPTS):
             raise StoreUnavailable(f"{MAX_EARLY_RECEIPTS} receipts wait for the answers to their messages")

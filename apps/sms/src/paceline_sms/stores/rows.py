@@ -1,9 +1,9 @@
-"""Helpers of the gateway's statements: ids in lists, the clock, pruning."""
+"""Helpers of the gateway's statements: ids in lists, places in lists, the clock, pruning."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -28,6 +28,23 @@ class OutcomeRow(NamedTuple):
     currency: str | None
 
 
+Order = tuple[sa.Column[datetime], sa.Column[str]]
+"""A time and, among equal ones, an id."""
+
+
+def ordered(order: Order, oldest_first: bool) -> list[sa.ColumnElement[Any]]:
+    """The columns to sort by."""
+    return [column.asc() if oldest_first else column.desc() for column in order]
+
+
+def past(order: Order, place: tuple[datetime, str], oldest_first: bool) -> list[sa.ColumnElement[bool]]:
+    """The rows after a place. The condition on the time alone makes the planner use its index."""
+    (time, name), (at, last) = order, place
+    if oldest_first:
+        return [time >= at, sa.or_(time > at, name > last)]
+    return [time <= at, sa.or_(time < at, name < last)]
+
+
 def clock_ms(connection: Connection, given: int | None) -> int:
     """The time: the given one, else the database's."""
     return to_ms(now(connection)) if given is None else given
@@ -50,8 +67,9 @@ def prune(
     before_ms: int,
     limit: int,
     keep: timedelta,
+    *conditions: sa.ColumnElement[bool],
 ) -> int:
     """Deletes up to `limit` rows whose `column` lies before a time, and at least `keep` back."""
     before = min(from_ms(before_ms), now(connection) - keep)
-    old = sa.select(key).where(column < before).limit(limit)
+    old = sa.select(key).where(column < before, *conditions).limit(limit)
     return connection.execute(sa.delete(key.table).where(key.in_(old))).rowcount

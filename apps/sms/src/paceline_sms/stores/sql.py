@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.ports import Follower
 from paceline.errors import Conflict, PacelineError
 from paceline.messaging import Record
 from paceline.sql.engine import Database
@@ -19,29 +21,29 @@ from paceline_sms.ports import (
     Cancellation,
     DeadLetter,
     DeliveryOutcome,
+    Facts,
+    FactsRequest,
     Lease,
     LeaseRequest,
-    MessageClaim,
     MessageFilter,
     MessageStatus,
     OptOutEntry,
-    Parking,
     Receipt,
-    Suspect,
+    TakenIn,
 )
 from paceline_sms.quota import Quota
 from paceline_sms.receipts import EarlyReceipt, early_topic
 from paceline_sms.stores import (
     attempt_statements,
-    cancel_statements,
     inbound_statements,
-    lost_statements,
+    item_statements,
+    letter_statements,
     message_statements,
     quota_statements,
     receipt_statements,
     rows,
-    sqlite,
 )
+from paceline_sms.stores.quota_statements import Way
 from paceline_sms.stores.tables import (
     notification_attempt,
     notification_dead_letter,
@@ -49,12 +51,11 @@ from paceline_sms.stores.tables import (
     notification_key,
     notification_message,
 )
-from paceline_sms.topics import held_topic, parked_topic
 
 T = TypeVar("T")
 
 DEFAULT_EXPIRY = timedelta(hours=24)
-LEASE = timedelta(seconds=10)
+DIRECT = Way()
 MAX_TRIES = 5
 LISTEN_SECONDS = 3600.0
 PRUNE_BATCH = 5000
@@ -64,11 +65,11 @@ MOST_COUNTED = 100_001
 
 
 class SqlQuotaStore:
-    """Quotas in SQLite, PostgreSQL or Oracle. Messages are appended to the outbox, for `topic`."""
+    """Quotas in SQLite, PostgreSQL or Oracle. Accepted messages go to the queue by `way`."""
 
-    def __init__(self, database: Database, *, topic: str, expiry: timedelta = DEFAULT_EXPIRY) -> None:
+    def __init__(self, database: Database, *, way: Way = DIRECT, expiry: timedelta = DEFAULT_EXPIRY) -> None:
         self._database = database
-        self._topic = topic
+        self._way = way
         self._expiry_ms = _milliseconds(expiry)
 
     async def configure(
@@ -89,11 +90,11 @@ class SqlQuotaStore:
 
     async def admit(self, attempts: Sequence[Attempt]) -> list[Verdict | PacelineError]:
         write = self._database.write
-        return await _retry_conflicts(lambda: write(quota_statements.admit, attempts, self._topic, self._expiry_ms))
+        return await _retry_conflicts(lambda: write(quota_statements.admit, attempts, self._way, self._expiry_ms))
 
-    async def publish(self, attempt: Attempt, message: Message) -> None:
+    async def publish(self, messages: Sequence[tuple[Attempt, Message]]) -> None:
         write = self._database.write
-        await _retry_conflicts(lambda: write(quota_statements.publish, self._topic, [(attempt, message)], keep=True))
+        await _retry_conflicts(lambda: write(quota_statements.publish, self._way, messages, keep=True))
 
     async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
         row = await self._database.read(quota_statements.find, user_id, now_ms)
@@ -109,7 +110,7 @@ class SqlQuotaStore:
 
     async def accepted(self, messages: Sequence[Message]) -> None:
         write = self._database.write
-        await _retry_conflicts(lambda: write(message_statements.insert_messages, messages, keep=True))
+        await _retry_conflicts(lambda: write(message_statements.insert_messages, messages, keep=True, with_record=True))
 
     @property
     def hears_configurations(self) -> bool:
@@ -123,78 +124,56 @@ class SqlQuotaStore:
                 changed()
 
     async def prune(self, before_ms: int) -> int:
-        """Deletes expired idempotency keys from before a time."""
-        key = notification_key.c
-        life = quota_statements.KEY_LIFE
-        return await _prune_in_batches(self._database, key.created_at, key.message_id, before_ms, life)
+        """Deletes expired idempotency keys from before a time, but for those of messages that wait."""
+        key, life = notification_key.c, quota_statements.KEY_LIFE
+        is_over = ~quota_statements.waits(key.message_id)
+        return await _prune_in_batches(self._database, key.created_at, key.message_id, before_ms, life, is_over)
 
 
 class SqlDeliveryStore:
-    """Messages and their status, claims, dead letters, opt-outs."""
+    """Messages, their status and their items; dead letters, opt-outs, receipts. `topic` is that of the log, and
+    `followers` are those of the queue. With `copies`, records that can't be read are also appended to that topic."""
 
     def __init__(
-        self, database: Database, *, topic: str, expiry: timedelta = DEFAULT_EXPIRY, lease: timedelta = LEASE
+        self,
+        database: Database,
+        *,
+        topic: str,
+        followers: Mapping[str, Follower],
+        copies: str | None = None,
+        encryption: Encryption | None = None,
     ) -> None:
         self._database = database
         self._topic = topic
-        self._expiry_ms = _milliseconds(expiry)
-        self.lease = lease
+        self._followers = followers
+        self._copies = copies
+        self._encryption = encryption
 
-    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, MessageClaim]:
-        database, lease = self._database, self.lease
-        claims: dict[str, MessageClaim] = {}
-        if database.dialect == "postgresql":
-            # Imported here: the driver is an extra that SQLite's users do not have.
-            from paceline_sms.stores import postgres
+    async def facts(self, requests: Sequence[FactsRequest]) -> list[Facts]:
+        return await self._database.read(message_statements.facts, requests)
 
-            claims = await _retry_conflicts(lambda: postgres.claim_queued(database, messages, owner, lease))
-        elif database.dialect == "sqlite":
-            claims = await database.write(sqlite.claim_queued, messages, owner, lease)
-        # Messages that were claimed before: hardly any.
-        others = [message for message in messages if message.message_id not in claims]
-        if others:
-            claims |= await _retry_conflicts(lambda: database.write(message_statements.claim, others, owner, lease))
-        return claims
+    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
+        return await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
 
-    async def renew(self, message_ids: Sequence[str], owner: str) -> list[str]:
-        return await self._database.write(message_statements.renew, message_ids, owner, self.lease)
+    async def note(self, message_id: str, attempts: int, unknown_provider: str | None) -> None:
+        await self._database.write(message_statements.note, message_id, attempts, unknown_provider)
 
-    async def release(self, message_ids: Sequence[str], owner: str) -> None:
-        await self._database.write(message_statements.release, message_ids, owner)
+    async def take_in(self, records: Sequence[Record]) -> TakenIn:
+        """Queues the messages of records of the log; see `item_statements.take_in`."""
+        take_in, settings = item_statements.take_in, (self._encryption, self._copies)
+        return await _retry_conflicts(lambda: self._database.write(take_in, records, *settings))
 
-    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        if self._database.dialect == "postgresql":
-            from paceline_sms.stores import postgres
+    async def expire(self, limit: int) -> list[str]:
+        """Dead-letters messages that are too late; see `item_statements.expire`."""
+        return await _retry_conflicts(lambda: self._database.write(item_statements.expire, limit, self._followers))
 
-            settled = message_statements.outcome_rows(outcomes)
-            await _retry_conflicts(lambda: postgres.settle_alone(self._database, settled))
-        else:
-            await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
-
-    async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
-        await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
-
-    async def park(self, records: Sequence[tuple[Record, int]], claims: Mapping[str, Parking], owner: str) -> None:
-        await self._database.write(message_statements.park, records, claims, owner)
-
-    async def hold(self, record: Record, outcome: DeliveryOutcome, until_ms: int) -> None:
-        await _retry_conflicts(lambda: self._database.write(message_statements.hold, record, outcome, until_ms))
-
-    async def bury_held(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Dead-letters those messages whose outcome is still unknown, and returns their letters."""
-        return await self._database.write(message_statements.bury_held, letters)
-
-    async def suspects(self, age: timedelta, limit: int) -> list[Suspect]:
+    async def suspects(self, age: timedelta, limit: int) -> list[str]:
         """See `reconciliation.SweptStore`."""
-        return await self._database.read_aside(lost_statements.suspects, self._places(), age, limit)
+        return await self._database.read_aside(item_statements.suspects, self._topic, age, limit)
 
-    async def requeue(self, suspects: Sequence[Suspect]) -> list[str]:
+    async def requeue(self, message_ids: Sequence[str]) -> list[str]:
         """See `reconciliation.SweptStore`."""
-        return await self._database.write(lost_statements.requeue, self._topic, self._places(), suspects)
-
-    def _places(self) -> list[str]:
-        """The topics of the outbox that carry messages."""
-        return [self._topic, parked_topic(self._topic), held_topic(self._topic)]
+        return await self._database.write(item_statements.requeue, self._topic, message_ids, self._encryption)
 
     async def now_ms(self) -> int:
         return await self._database.read(rows.clock_ms, None)
@@ -204,8 +183,9 @@ class SqlDeliveryStore:
         return await self._database.read(message_statements.status_of, message_id)
 
     async def cancel(self, message_id: str) -> Cancellation | None:
-        """Cancels a message that no sender has taken; see `cancel_statements.cancel`."""
-        return await self._database.write(cancel_statements.cancel, message_id, parked_topic(self._topic))
+        """Cancels a message of which no call has begun; see `item_statements.cancel`."""
+        cancel, places = item_statements.cancel, (self._topic, self._followers)
+        return await _retry_conflicts(lambda: self._database.write(cancel, message_id, *places))
 
     async def page(
         self,
@@ -246,11 +226,11 @@ class SqlDeliveryStore:
         self, limit: int, cursor: tuple[datetime, str] | None = None, *, newest_first: bool = False
     ) -> list[DeadLetter]:
         """The oldest dead letters, or the newest, after a place."""
-        return await self._database.read(message_statements.dead_letters, limit, cursor, newest_first)
+        return await self._database.read(letter_statements.dead_letters, limit, cursor, newest_first)
 
     async def count_dead_letters(self) -> int:
         """How many dead letters there are; 100,001 if there are more than 100,000."""
-        return await self._database.read_aside(message_statements.count_dead_letters, MOST_COUNTED)
+        return await self._database.read_aside(letter_statements.count_dead_letters, MOST_COUNTED)
 
     async def unknown_dead_letters(self, letter_ids: Sequence[str]) -> list[str]:
         """Those of the ids that no dead letter has."""
@@ -262,7 +242,7 @@ class SqlDeliveryStore:
         total = kept = 0
         while True:
             done, kept = await self._database.write(
-                message_statements.redrive, letter_ids, REDRIVE_BATCH, self._topic, self._expiry_ms
+                item_statements.redrive, letter_ids, REDRIVE_BATCH, self._topic, self._followers
             )
             total += done
             if letter_ids is not None or done < REDRIVE_BATCH:
@@ -272,7 +252,7 @@ class SqlDeliveryStore:
         """Deletes these dead letters, or all. Returns how many."""
         total = 0
         while True:
-            done = await self._database.write(message_statements.drop, letter_ids, REDRIVE_BATCH)
+            done = await self._database.write(item_statements.drop, letter_ids, REDRIVE_BATCH, self._followers)
             total += done
             if letter_ids is not None or done < REDRIVE_BATCH:
                 return total
@@ -346,10 +326,15 @@ async def _retry_conflicts(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _prune_in_batches(
-    database: Database, column: sa.Column[Any], key: sa.Column[Any], before_ms: int, keep: timedelta
+    database: Database,
+    column: sa.Column[Any],
+    key: sa.Column[Any],
+    before_ms: int,
+    keep: timedelta,
+    *conditions: sa.ColumnElement[bool],
 ) -> int:
     total = 0
-    while removed := await database.write(rows.prune, column, key, before_ms, PRUNE_BATCH, keep):
+    while removed := await database.write(rows.prune, column, key, before_ms, PRUNE_BATCH, keep, *conditions):
         total += removed
     return total
 

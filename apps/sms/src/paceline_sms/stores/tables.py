@@ -46,8 +46,6 @@ notification_message = sa.Table(
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("segments", sa.Integer, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("owner", sa.String(64)),
-    sa.Column("claimed_until", Instant),
     sa.Column("accepted_at", Instant, nullable=False),
     sa.Column("expires_at", Instant),
     sa.Column("send_at", Instant),
@@ -63,11 +61,11 @@ notification_message = sa.Table(
     sa.Index("paceline_notification_message_settled_at_ix", "settled_at"),
     sa.Index("paceline_notification_message_status_accepted_at_ix", "status", "accepted_at"),
     sa.Index("paceline_notification_message_provider_id_ix", "provider_id"),
+    sa.Index("paceline_notification_message_status_expires_at_ix", "status", "expires_at"),
     info={
-        "about": "One row per message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
-        "DELIVERED, FAILED, EXPIRED, CANCELLED or UNKNOWN. unknown_provider may have taken a message that is queued "
-        "again. One with send_at waits until then. record is what its topic got, with the text, until there is an "
-        "outcome."
+        "about": "One row per message: QUEUED, then SENT, DELIVERED, FAILED, EXPIRED, CANCELLED or UNKNOWN. Its item "
+        "in the dispatch queue has its id, and its text. unknown_provider may have taken a message that is queued "
+        "again. record is what its topic got, with the text, until there is an item."
     },
 )
 
@@ -86,8 +84,9 @@ notification_dead_letter = sa.Table(
     sa.Index("paceline_notification_dead_letter_dead_at_ix", "dead_at", "letter_id"),
     sa.Index("paceline_notification_dead_letter_message_id_ix", "message_id"),
     info={
-        "about": "Records that were refused, expired or could not be read, until an operator redrives or drops them. "
-        "message_value is a JSON string, truncated if it was very long; sha256 is of the whole."
+        "about": "Messages that were refused or expired, and records that could not be read, until an operator "
+        "redrives or drops them. Of a record, message_value is a JSON string, truncated if it was very long, and "
+        "sha256 is of the whole; the text of a message is in its item."
     },
 )
 

@@ -6,12 +6,12 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from fastapi import Request, Response
 
-from paceline.durations import EPOCH
+from paceline.durations import EPOCH, MICROSECOND
 from paceline.errors import InvalidInput, NotFound, PacelineError
 from paceline.server.http import problem
 from paceline.server.http.body import media_type, read_large_object, read_object
@@ -45,7 +45,7 @@ process is busy with the others."""
 USER = WholeNumber("userId", 0, LARGEST)
 MESSAGE = path("messageId", {"type": "string", "minLength": 1, "maxLength": 64})
 MESSAGE_ID = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": r"^[^\u0000]+$"}
-SHOWN_STATUSES = [status.value.lower() for status in Status if status is not Status.SENDING]
+SHOWN_STATUSES = [status.value.lower() for status in Status]
 STATUS = query("status", {"type": "string", "enum": SHOWN_STATUSES, "description": "By default all."})
 OF_USER = WholeNumber("userId", 0, LARGEST, description="By default all users.")
 PREFIX = query("prefix", MESSAGE_ID | {"description": "What their ids begin with."})
@@ -56,7 +56,6 @@ LIMIT = WholeNumber("limit", 1, 1000, default=100)
 CURSOR = query(
     "cursor", {"type": "string", "pattern": "^[0-9]{1,16}-.{1,64}$", "description": "`next` of the page before."}
 )
-MICROSECOND = timedelta(microseconds=1)
 PHONE = path(
     "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
 )

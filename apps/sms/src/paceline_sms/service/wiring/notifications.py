@@ -9,23 +9,32 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from paceline.dispatch.ports import DispatchObserver
+from paceline.dispatch.ports import NullObserver as NullDispatchObserver
+from paceline.dispatch.queue import DispatchQueue
+from paceline.dispatch.registry import Domain
+from paceline.dispatch.worker.dispatching import dispatching
 from paceline.durations import parse_duration, to_ms
 from paceline.errors import StoreError
 from paceline.messaging import MessageLog, wait_for_stop
 from paceline.server.rollups.observers import MessageRollups, with_rollups
 from paceline.server.settings import Settings
+from paceline.server.shutdown import closing_part
 from paceline.server.wiring.database import shared_database
 from paceline.server.wiring.kafka import lag_observer, replica_observer
+from paceline.server.wiring.queue import open_dispatch_observer, open_queue, queue_encryption
 from paceline.server.wiring.rollups import open_recorder
 from paceline.sql.engine import Database
 from paceline.sql.outbox import SqlOutbox
 from paceline_sms.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
 from paceline_sms.broker_health import BrokerHealth
+from paceline_sms.consumer import GROUP, Consumer
 from paceline_sms.dead_letters import dead_letter_topic
-from paceline_sms.delivery import SENDER_GROUP, Delivery
-from paceline_sms.held import HeldMessages
+from paceline_sms.execution import MessageExecution
+from paceline_sms.expiry import Expirer
 from paceline_sms.inbound import InboundWords
 from paceline_sms.intake import Intake
+from paceline_sms.items import dispatch_configs
 from paceline_sms.ports import NotificationObserver, NullObserver
 from paceline_sms.provider_chain import ProviderChain
 from paceline_sms.quiet_hours import QuietHours
@@ -33,11 +42,12 @@ from paceline_sms.readers import Readers
 from paceline_sms.receipts import EarlyReceipts, ReceiptReader, early_topic
 from paceline_sms.reconciliation import LogProgress, Sweep
 from paceline_sms.relay import Relay
+from paceline_sms.service.wiring.followers import copies_topic, followers
 from paceline_sms.service.wiring.sms_providers import open_providers
 from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.migrations import steps
+from paceline_sms.stores.quota_statements import Way
 from paceline_sms.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
-from paceline_sms.topics import held_topic, parked_topic
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -62,10 +72,15 @@ class Notifications(NamedTuple):
 
 @asynccontextmanager
 async def open_notifications(
-    settings: Settings, *, relays: bool = True, registry: CollectorRegistry | None = None
+    settings: Settings,
+    *,
+    queue: DispatchQueue | None = None,
+    dispatch_observer: DispatchObserver | None = None,
+    relays: bool = True,
+    registry: CollectorRegistry | None = None,
 ) -> AsyncIterator[Notifications]:
-    """The gateway, with its sender, if the settings say so; counted in `registry`, if given. Without `relays`, other
-    processes send what it accepts."""
+    """The gateway; with its sender on `queue`, or one of its own, if the settings say so. Counted in `registry`, if
+    given. Without `relays`, other processes send what it accepts."""
     sms_settings = settings.section(SmsSettings)
     inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
     async with _gateway_stores(settings, registry) as (shared, log, outbox), open_recorder(settings) as recorder:
@@ -84,7 +99,7 @@ async def open_notifications(
         expiry = parse_duration(sms_settings.expires_in)
         messages = _message_store(settings, shared)
         intake = Intake(
-            SqlQuotaStore(shared, topic=sms_settings.topic, expiry=expiry),
+            SqlQuotaStore(shared, way=_way(settings), expiry=expiry),
             log,
             cache=cache,
             broker=broker,
@@ -101,7 +116,10 @@ async def open_notifications(
             readers = Readers(observer)
             running.push_async_callback(readers.close)
             if inline:
-                _start_sender(readers, settings, shared, log, outbox, observer, providers)
+                watch = dispatch_observer or NullDispatchObserver()
+                items = await running.enter_async_context(open_queue(settings)) if queue is None else queue
+                _start_readers(readers, settings, shared, log, outbox, observer, providers)
+                await running.enter_async_context(_sending(settings, items, shared, providers, observer, watch))
                 probes["sender"] = readers.check
             elif settings.kafka_bootstrap is not None and relays:
                 _start_relays(readers, settings, log, outbox)
@@ -115,12 +133,18 @@ async def open_notifications(
 async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: CollectorRegistry | None = None) -> None:
     """Sends messages and counts attempts until `stop` is set: `paceline worker sender`."""
     observer = _notification_observer(registry)
-    async with _gateway_stores(settings, registry) as (shared, log, outbox), AsyncExitStack() as running:
+    async with (
+        _gateway_stores(settings, registry) as (shared, log, outbox),
+        open_queue(settings) as queue,
+        open_dispatch_observer(settings, registry) as watch,
+        AsyncExitStack() as running,
+    ):
         providers = open_providers(settings)
         running.push_async_callback(providers.close)
         readers = Readers(observer)
         running.push_async_callback(readers.close)
-        _start_sender(readers, settings, shared, log, outbox, observer, providers)
+        _start_readers(readers, settings, shared, log, outbox, observer, providers)
+        await running.enter_async_context(_sending(settings, queue, shared, providers, observer, watch))
         if registry is not None:
             messages = _message_store(settings, shared)
             readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
@@ -137,7 +161,7 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
             "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
             "deliveries": await _message_store(settings, shared).prune(before_ms),
             "inbound": await _message_store(settings, shared).prune_inbound(before_ms),
-            "keys": await SqlQuotaStore(shared, topic=settings.section(SmsSettings).topic).prune(before_ms),
+            "keys": await SqlQuotaStore(shared).prune(before_ms),
         }
     finally:
         await shared.close()
@@ -179,17 +203,69 @@ async def _gateway_stores(
         await shared.close()
 
 
+def _way(settings: Settings) -> Way:
+    """From the acceptance to the queue: with Kafka, through its topic."""
+    through = None if settings.kafka_bootstrap is None else settings.section(SmsSettings).topic
+    return Way(through, queue_encryption(settings))
+
+
 def _message_store(settings: Settings, shared: Database) -> SqlDeliveryStore:
-    sms = settings.section(SmsSettings)
     return SqlDeliveryStore(
         shared,
-        topic=sms.topic,
-        expiry=parse_duration(sms.expires_in),
-        lease=timedelta(seconds=sms.lease_seconds),
+        topic=settings.section(SmsSettings).topic,
+        followers=followers(settings),
+        copies=copies_topic(settings),
+        encryption=queue_encryption(settings),
     )
 
 
-def _start_sender(
+class _DeadLetters(NullDispatchObserver):
+    """Counts messages whose items become dead letters in this process."""
+
+    def __init__(self, observer: NotificationObserver) -> None:
+        self._observer = observer
+
+    def dead_lettered(self, item_type: str, items: int) -> None:
+        for _ in range(items):
+            self._observer.delivered("dead_lettered")
+
+
+@asynccontextmanager
+async def _sending(
+    settings: Settings,
+    queue: DispatchQueue,
+    shared: Database,
+    providers: ProviderChain,
+    observer: NotificationObserver,
+    dispatch_observer: DispatchObserver,
+) -> AsyncIterator[None]:
+    """Executes the items of messages while the block runs."""
+    sms = settings.section(SmsSettings)
+    execution = MessageExecution(
+        _message_store(settings, shared),
+        providers,
+        observer=observer,
+        quiet_hours=None if sms.quiet_hours is None else QuietHours(sms.quiet_hours),
+    )
+    configs = dispatch_configs(
+        lease_seconds=sms.lease_seconds,
+        hold_seconds=parse_duration(sms.hold_for).total_seconds(),
+        resends=providers.resends,
+    )
+    try:
+        async with dispatching(
+            queue,
+            [Domain(config, execution) for config in configs],
+            observer=with_rollups(dispatch_observer, _DeadLetters(observer)),
+            concurrency=sms.concurrency,
+            grace=closing_part(settings.http.shutdown_seconds, sms.timeout_seconds + 1),
+        ):
+            yield
+    finally:
+        await execution.close()
+
+
+def _start_readers(
     readers: Readers,
     settings: Settings,
     shared: Database,
@@ -198,30 +274,13 @@ def _start_sender(
     observer: NotificationObserver,
     providers: ProviderChain,
 ) -> None:
-    """Starts the sender, the attempt reader, and readers of receipts for providers that have their own connection."""
-    sms = settings.section(SmsSettings)
-
-    def delivery() -> Delivery:
-        return Delivery(
-            lambda: log.read(sms.topic, SENDER_GROUP),
-            _message_store(settings, shared),
-            providers,
-            topic=sms.topic,
-            copies=None if settings.kafka_bootstrap is None else log,
-            observer=observer,
-            quiet_hours=None if sms.quiet_hours is None else QuietHours(sms.quiet_hours),
-            attempts=sms.attempts,
-            hold_ms=int(parse_duration(sms.hold_for).total_seconds() * 1000),
-            concurrency=sms.concurrency,
-            lease_seconds=sms.lease_seconds,
-        )
-
-    readers.start("sender", lambda stop: delivery().run(stop))
-    messages = _message_store(settings, shared)
+    """Starts what a sender needs beside its worker: the consumer of the log, the expiry, the sweep, the reader of
+    attempts, and readers of receipts for providers that have their own connection."""
+    sms, messages = settings.section(SmsSettings), _message_store(settings, shared)
+    readers.start("consumer", Consumer(partial(log.read, sms.topic, GROUP), messages, observer).run)
+    readers.start("expiry", Expirer(messages, observer).run)
     early = partial(outbox.read, early_topic(sms.topic), "receipts")
     readers.start("early receipts", EarlyReceipts(early, messages, observer).run)
-    held = partial(outbox.read, held_topic(sms.topic), "held")
-    readers.start("held messages", HeldMessages(held, messages, observer).run)
     readers.start("sweep", Sweep(messages, observer, _progress(settings)).run)
     note = messages.receive
     for entry in providers.providers:
@@ -242,24 +301,23 @@ def _start_sender(
 
 
 def _progress(settings: Settings) -> LogProgress | None:
-    """Of the sender in Kafka; None if the outbox is the log."""
+    """Of the consumers of the topic; None if the outbox is the log."""
     if settings.kafka_bootstrap is None:
         return None
     # Imported here: the driver is an extra.
     from paceline.kafka.progress import KafkaProgress
 
     topic = settings.section(SmsSettings).topic
-    return KafkaProgress(settings.kafka_bootstrap, topic, SENDER_GROUP, settings.kafka_config)
+    return KafkaProgress(settings.kafka_bootstrap, topic, GROUP, settings.kafka_config)
 
 
 def _start_relays(readers: Readers, settings: Settings, log: MessageLog, outbox: SqlOutbox) -> None:
-    """Starts the relays from the outbox to the log: of all records, if the log is Kafka, and of parked records."""
+    """Starts the relays from the outbox to Kafka: of accepted messages, and of the copies of dead letters."""
+    if settings.kafka_bootstrap is None:
+        return
     topic = settings.section(SmsSettings).topic
-    sources = [parked_topic(topic)]
-    if settings.kafka_bootstrap is not None:
-        sources.append(topic)
-    for source in sources:
-        readers.start(f"relay of {source}", Relay(partial(outbox.read, source, "relay"), log, topic).run)
+    for source in (topic, dead_letter_topic(topic)):
+        readers.start(f"relay of {source}", Relay(partial(outbox.read, source, "relay"), log, source).run)
 
 
 def _notification_observer(registry: CollectorRegistry | None) -> NotificationObserver:
@@ -277,6 +335,6 @@ async def _watch_backlog(
     """Measures the backlog periodically."""
     while True:
         with suppress(StoreError):
-            observer.backlog(await messages.backlog(), providers.is_available)
+            observer.backlog(await messages.backlog(), await providers.is_available())
         if await wait_for_stop(stop, BACKLOG_SECONDS):
             return

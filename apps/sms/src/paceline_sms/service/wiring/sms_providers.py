@@ -7,11 +7,10 @@ from typing import Any
 
 from paceline.errors import ConfigurationError
 from paceline.extras import require
-from paceline.limits.limiter import AsyncLimiter
-from paceline.limits.model import Plan, TokenBucket
 from paceline.server.settings import Settings, spelled
+from paceline.server.wiring.database import embedded_url
 from paceline_sms.provider import OnUnknown, Provider
-from paceline_sms.provider_chain import NamedProvider, ProviderChain
+from paceline_sms.provider_chain import NamedProvider, ProviderChain, provider_downstream
 from paceline_sms.providers.console import ConsoleProvider
 from paceline_sms.settings import SmsSettings
 
@@ -22,22 +21,24 @@ EVERY = ""
 
 
 def open_providers(settings: Settings) -> ProviderChain:
-    """The chain of providers.
+    """The chain of providers. Their rates and breakers are shared by all processes: in Redis, if there is one, else in
+    the database.
 
     Raises:
         ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.
     """
     rates, choices = _rates(settings), _choices(settings)
+    timeout, url = settings.section(SmsSettings).timeout_seconds, settings.redis_url or embedded_url(settings)
     providers = [
         NamedProvider(
             name,
             provider,
-            _limiter(settings, name, rates[name]) if name in rates else None,
-            on_unknown=choices.get(name) or choices.get(EVERY) or _own_choice(name, provider),
+            provider_downstream(name, url, rate=rates.get(name), timeout=timeout),
+            choices.get(name) or choices.get(EVERY) or _own_choice(name, provider),
         )
         for name, provider in _providers(settings).items()
     ]
-    return ProviderChain(providers, timeout=settings.section(SmsSettings).timeout_seconds)
+    return ProviderChain(providers, timeout=timeout)
 
 
 def check_providers(settings: Settings) -> None:
@@ -171,8 +172,3 @@ def _load(name: str, place: str) -> Provider:
         raise _wrong(f"{place!r} of {name} has no method send")
     own: Provider = provider
     return own
-
-
-def _limiter(settings: Settings, name: str, rate: int) -> AsyncLimiter:
-    plan = Plan(name, TokenBucket(capacity=rate, per_second=rate), on_error="open")
-    return AsyncLimiter(settings.redis_url or "memory://", plans=[plan])

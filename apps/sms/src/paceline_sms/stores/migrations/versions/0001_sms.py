@@ -55,8 +55,6 @@ def upgrade() -> None:
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("segments", sa.Integer, nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column("owner", sa.String(64)),
-        sa.Column("claimed_until", Instant),
         sa.Column("accepted_at", Instant, nullable=False),
         sa.Column("expires_at", Instant),
         sa.Column("send_at", Instant),
@@ -77,6 +75,9 @@ def upgrade() -> None:
         "paceline_notification_message_status_accepted_at_ix",
         "paceline_notification_message",
         ["status", "accepted_at"],
+    )
+    op.create_index(
+        "paceline_notification_message_status_expires_at_ix", "paceline_notification_message", ["status", "expires_at"]
     )
     op.create_table(
         "paceline_notification_dead_letter",
