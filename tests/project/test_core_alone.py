@@ -173,3 +173,18 @@ def test_the_extras_that_bring_the_queue_are_those_of_the_project() -> None:
         or requirement.name in ("paceline-payments", "paceline-sms")
     }
     assert with_queue - {"all"} == WITH_QUEUE <= set(MODULES)
+
+
+APPLICATIONS = re.compile(r"(?i)\b(payments?|payees?|payers?|ibans?|pain\.?001|camt|sms|paceline_(payments|sms))\b")
+ALLOWED = {"extras.py": 3, "server/console/files.py": 1}
+"""Lines that may have such a word: the extras that install the applications, and the browser's feature `payment=()`."""
+
+
+def test_library_and_service_have_no_word_of_the_applications() -> None:
+    package = ROOT / "src/paceline"
+    found = {
+        str(file.relative_to(package)): sum(bool(APPLICATIONS.search(line)) for line in file.read_text().splitlines())
+        for file in package.rglob("*")
+        if file.suffix in {".py", ".js", ".html", ".css", ".lua", ".sql"}
+    }
+    assert {file: lines for file, lines in found.items() if lines} == ALLOWED

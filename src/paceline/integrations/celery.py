@@ -1,10 +1,10 @@
 """Limits and slots for existing Celery tasks.
 
-    @rate_limit(limiter, "sms", key=lambda user, text: user)
+    @rate_limit(limiter, "mail", key=lambda user, text: user)
     @app.task
     def send(user, text): ...
 
-    slotted(send, slots, "default").apply_async(args=["ada", "hello"], task_id="sms-1")
+    slotted(send, slots, "default").apply_async(args=["ada", "hello"], task_id="mail-1")
 
 A denied call is sent back to the broker until there is room, and costs the task no retry. Celery's own `rate_limit` is
 per worker; this one is shared by all processes that share the limiter's store.

@@ -1,6 +1,6 @@
 """Limits for plain functions, async or not.
 
-    @rate_limit(limiter, "sms", key=lambda user, text: user.id)
+    @rate_limit(limiter, "mail", key=lambda user, text: user.id)
     def send(user, text): ...
 
     @rate_limit(limiter, "orders", key="downstream", wait=30)

@@ -77,6 +77,9 @@ class App:
     """A FastAPI router, or a function that returns routes."""
     audited: Sequence[str] = ()
     """Regular expressions of the paths whose changes are an operator's, and recorded as such."""
+    scopes: Mapping[str, str] = field(default_factory=dict)
+    """By a regular expression of paths: the scope that a change there needs. Others need `admin` under `/admin`, and
+    `assign` under `/api`."""
     cancels: Mapping[str, str] = field(default_factory=dict)
     """By owner of slots: the route that cancels them with their work."""
     logged_path: str | None = None
@@ -208,6 +211,16 @@ def is_audited_path(path: str) -> bool:
     """Whether a change at this path of an application is an operator's."""
     pattern = _audited()
     return pattern is not None and pattern.fullmatch(path) is not None
+
+
+@cache
+def _scopes() -> list[tuple[re.Pattern[str], str]]:
+    return [(re.compile(path), scope) for app in installed_apps() for path, scope in app.scopes.items()]
+
+
+def scope_of_path(path: str) -> str | None:
+    """The scope that an application asks for changes at this path; None if it names none."""
+    return next((scope for pattern, scope in _scopes() if pattern.fullmatch(path)), None)
 
 
 def cancelling_route(owner: str) -> str | None:

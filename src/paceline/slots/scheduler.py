@@ -374,7 +374,7 @@ class SlotScheduler(SlotMaintenance):
 
     async def book_groups(self, groups: Sequence[BookingGroup]) -> list[list[Booking]]:
         """As `book`, for requests under any number of sets of configs: the outcomes of each group, in order. Groups
-        share transactions, so a thousand lines with a thousand payers take a few.
+        share transactions, so a thousand lines with a thousand configs take a few.
 
         Raises:
             InvalidInput: a name is wrong, or is a template's.

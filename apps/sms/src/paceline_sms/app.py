@@ -17,6 +17,10 @@ app = App(
     followers="paceline_sms.service.wiring.followers:followers",
     topics="paceline_sms.service.plugin:topics",
     routes="paceline_sms.service.http:routes",
+    scopes={
+        r"/api/(send|config).*|/api/optouts/.*": "send",
+        r"/admin/sms/dead-letters/(redrive|drop)": "operate",
+    },
     logged_path="paceline_sms.recipients:logged_path",
     finders={"message": "paceline_sms.service.plugin:find_messages"},
     pages="paceline_sms.service:console",

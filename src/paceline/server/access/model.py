@@ -16,6 +16,7 @@ from typing import NamedTuple
 from paceline.clock import Clock, SystemClock
 from paceline.durations import EPOCH
 from paceline.errors import InvalidInput
+from paceline.server.apps import scope_of_path
 
 PREFIX = "hg_"
 """Marks a secret as paceline's, so that secret scanners find a leaked one."""
@@ -31,7 +32,7 @@ class Scope(StrEnum):
     ASSIGN = "assign"
     """Book slots, decide limits, submit work."""
     SEND = "send"
-    """Configure users of the notification gateway and send to them."""
+    """Send through an application, and configure whom it sends to."""
     VIEW = "view"
     """For people: see everything, and change nothing."""
     OPERATE = "operate"
@@ -47,9 +48,9 @@ _INCLUDED = {
 }
 OPERATIONS = re.compile(
     r"/admin/dispatch/[^/]+(/(requeue|discard|cancel|reschedule|resolve))?|/admin/downstreams/[^/]+"
-    r"|/admin/periodic/[^/]+/trigger|/admin/rate-limit/cache/flush|/admin/sms/dead-letters/(redrive|drop)"
+    r"|/admin/periodic/[^/]+/trigger|/admin/rate-limit/cache/flush"
 )
-"""What an operator may call."""
+"""What an operator may call, beside what applications name (`App.scopes`)."""
 
 
 @cache
@@ -155,14 +156,16 @@ LOOKS = "/api/v1/remote/look"
 
 def needed_scope(method: str, path: str) -> Scope | None:
     """The scope a request needs; None if it needs no token."""
-    is_read = method in ("GET", "HEAD", "OPTIONS")
-    if path.startswith("/admin"):
-        return Scope.VIEW if is_read else Scope.OPERATE if OPERATIONS.fullmatch(path) else Scope.ADMIN
-    if not path.startswith("/api"):
+    is_read, is_admin = method in ("GET", "HEAD", "OPTIONS"), path.startswith("/admin")
+    if not is_admin and not path.startswith("/api"):
         return None
     if is_read or path == LOOKS:
-        return Scope.READ
-    return Scope.SEND if path.startswith(("/api/send", "/api/config", "/api/optouts/")) else Scope.ASSIGN
+        return Scope.VIEW if is_admin else Scope.READ
+    if (scope := scope_of_path(path)) is not None:
+        return Scope(scope)
+    if is_admin:
+        return Scope.OPERATE if OPERATIONS.fullmatch(path) else Scope.ADMIN
+    return Scope.ASSIGN
 
 
 def new_secret() -> str:
