@@ -11,6 +11,7 @@ from paceline.downstream.call import Call
 from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
 from paceline.downstream.downstream import DEFAULT_KEY, Downstream
 from paceline.downstream.httpx_transport import DownstreamTransport
+from paceline.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from paceline.downstream._blocking_call import BlockingCall
@@ -95,6 +96,16 @@ class BackgroundDownstream:
 
     def _run(self, call: Callable[[Downstream], Coroutine[Any, Any, R]]) -> R:
         return self._background.run(call)
+
+
+def check_blocking(downstream: Any, who: str) -> None:
+    """Checks the downstream of a client that blocks.
+
+    Raises:
+        ConfigurationError: it is no `BlockingDownstream`.
+    """
+    if not isinstance(downstream, BackgroundDownstream):
+        raise ConfigurationError("downstream", f"{who} blocks; give a BlockingDownstream, not {downstream!r}")
 
 
 class BackgroundCall:

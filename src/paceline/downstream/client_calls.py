@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from paceline.downstream.verdicts import MAX_BODY, Answer
-from paceline.errors import ConfigurationError, PacelineError
+from paceline.errors import ConfigurationError, PacelineError, RateLimitExceeded
+from paceline.limits.model import Decision
 from paceline.options import check_wait
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,23 @@ class ClientCalls:
             log.warning("settle returned what can't be charged; the call stays charged as reserved: %s", error)
         except Exception:
             log.exception("settle failed; the call stays charged as reserved")
+
+
+@contextmanager
+def sending(call: Any, refused: Callable[[Decision], Exception]) -> Iterator[None]:
+    """The block sends the request of a blocking call, when its turn has come. `refused` makes the error of one that
+    could not leave in time."""
+    try:
+        call.enter()
+    except RateLimitExceeded as error:
+        raise refused(error.decision) from None
+    try:
+        call.confirm()
+        yield
+        call.left()
+    except BaseException as error:
+        call.leave(error)
+        raise
 
 
 class Body:

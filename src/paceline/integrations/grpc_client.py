@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from paceline.downstream._blocking import BlockingDownstream
-from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
+from paceline.downstream.background_downstream import check_blocking
+from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle, sending
 from paceline.downstream.downstream import DEFAULT_KEY, Downstream
 from paceline.downstream.verdicts import Answer
 from paceline.errors import ConfigurationError, RateLimitExceeded
@@ -70,10 +71,7 @@ class DownstreamInterceptor(
         key: KeyOf = DEFAULT_KEY,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:
-        if not isinstance(downstream, BlockingDownstream):
-            raise ConfigurationError(
-                "downstream", f"this channel blocks; give a BlockingDownstream, not {downstream!r}"
-            )
+        check_blocking(downstream, "this channel")
         self._calls = ClientCalls(downstream, settle, costs, key, timeout)
 
     def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
@@ -96,17 +94,8 @@ class DownstreamInterceptor(
         call = self._calls.call_of(GrpcCall(details.method, message))
         if call is None:
             return continuation(details, request)
-        try:
-            call.enter()
-        except RateLimitExceeded as error:
-            raise _Refused(error.decision) from None
-        try:
-            call.confirm()
+        with sending(call, _Refused):
             response = continuation(details, request)
-            call.left()
-        except BaseException as error:
-            call.leave(error)
-            raise
         response.add_done_callback(lambda ended: self._end(call, ended))
         return response
 

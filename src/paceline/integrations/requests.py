@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline.downstream._blocking import BlockingDownstream
-from paceline.downstream.client_calls import DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle
+from paceline.downstream.background_downstream import check_blocking
+from paceline.downstream.client_calls import DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle, sending
 from paceline.downstream.downstream import DEFAULT_KEY
 from paceline.downstream.verdicts import Answer
-from paceline.errors import ConfigurationError, RateLimitExceeded
+from paceline.errors import RateLimitExceeded
 from paceline.extras import needed
 from paceline.limits.model import Decision
 
@@ -46,8 +47,7 @@ class LimitedAdapter(HTTPAdapter):
         timeout: float | None = DEFAULT_TIMEOUT,
         **options: Any,
     ) -> None:
-        if not isinstance(downstream, BlockingDownstream):
-            raise ConfigurationError("downstream", f"requests blocks; give a BlockingDownstream, not {downstream!r}")
+        check_blocking(downstream, "requests")
         self._calls = ClientCalls(downstream, settle, costs, key, timeout)
         self._call_timeout = downstream.call_timeout
         super().__init__(**options)
@@ -58,18 +58,9 @@ class LimitedAdapter(HTTPAdapter):
         call = self._calls.call_of(request)
         if call is None:
             return super().send(request, stream=stream, timeout=timeout, **options)
-        try:
-            call.enter()
-        except RateLimitExceeded as error:
-            raise _RequestRefused(error.decision, request) from None
-        try:
-            call.confirm()
+        with sending(call, lambda decision: _RequestRefused(decision, request)):
             response = super().send(request, stream=stream, timeout=self._bounded(timeout), **options)
-            call.left()
             call.responded(response.status_code, response.headers.get)
-        except BaseException as error:
-            call.leave(error)
-            raise
         self._leave_at_end(call, response)
         return response
 

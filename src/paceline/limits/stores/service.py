@@ -18,6 +18,7 @@ from paceline.limits.plan_book import pieces
 from paceline.limits.plan_documents import plan_from
 from paceline.limits.ports import Hold, Settlement
 from paceline.limits.store_health import DEFAULT_DEADLINE
+from paceline.limits.stores.background import BackgroundLimitStore
 from paceline.limits.wire import IDEMPOTENT, MAX_CALLS, MAX_CHARGES, Call, decision_of, dump_calls
 from paceline.service_client import ServiceClient
 
@@ -111,36 +112,11 @@ class AsyncServicePlans:
         """Nothing is kept between loads."""
 
 
-class ServiceLimitStore:
+class ServiceLimitStore(BackgroundLimitStore[AsyncServiceLimitStore]):
     """`AsyncServiceLimitStore` for threads: its calls run, batched, on one event loop in a thread of its own."""
 
     def __init__(self, url: str, token: str | None = None, *, deadline: float | None = None) -> None:
-        self._background = Background(lambda: AsyncServiceLimitStore(url, token, deadline=deadline))
-
-    def decide(
-        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
-    ) -> Decision:
-        return self._background.run(lambda store: store.decide(chain, spend=spend, hold=hold, now_us=now_us))
-
-    def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
-        return self._background.run(lambda store: store.decide_many(chains, now_us=now_us))
-
-    def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
-        self._background.run(lambda store: store.refund(chain, now_us=now_us))
-
-    def settle(
-        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
-    ) -> Settlement:
-        return self._background.run(lambda store: store.settle(hold_id, chain, actual, now_us=now_us))
-
-    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
-        return self._background.run(lambda store: store.renew(hold_id, chain, ttl_us, now_us=now_us))
-
-    def reset(self, chain: Sequence[Charge]) -> None:
-        self._background.run(lambda store: store.reset(chain))
-
-    def close(self) -> None:
-        self._background.close()
+        super().__init__(lambda: AsyncServiceLimitStore(url, token, deadline=deadline))
 
 
 class ServicePlans:

@@ -18,13 +18,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from paceline.background import Background
 from paceline.batching import Batcher
 from paceline.errors import ConfigurationError, Conflict, StoreUnavailable
 from paceline.limits.algorithms import State
 from paceline.limits.holds import HoldName, HoldRecord, Mark, held_part
 from paceline.limits.model import Charge, Decision
 from paceline.limits.ports import Hold, Settlement
+from paceline.limits.stores.background import BackgroundLimitStore
 from paceline.limits.stores.locked_rows import Cell, LockedRows, cell_of, hold_row_of
 from paceline.limits.stores.tables import limit_hold, limit_state
 from paceline.sql import migrate
@@ -168,40 +168,15 @@ class AsyncSqlLimitStore:
         raise StoreUnavailable("the rows of these limits are changing too fast")
 
 
-class SqlLimitStore:
+class SqlLimitStore(BackgroundLimitStore[AsyncSqlLimitStore]):
     """`AsyncSqlLimitStore` for threads: its calls run, batched, on one event loop in a thread of its own."""
 
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
-        self._background = Background(lambda: AsyncSqlLimitStore(url, deadline=deadline))
-
-    def decide(
-        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
-    ) -> Decision:
-        return self._background.run(lambda store: store.decide(chain, spend=spend, hold=hold, now_us=now_us))
-
-    def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
-        return self._background.run(lambda store: store.decide_many(chains, now_us=now_us))
-
-    def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
-        self._background.run(lambda store: store.refund(chain, now_us=now_us))
-
-    def settle(
-        self, hold_id: str, chain: Sequence[Charge], actual: int | Sequence[int], *, now_us: int | None = None
-    ) -> Settlement:
-        return self._background.run(lambda store: store.settle(hold_id, chain, actual, now_us=now_us))
-
-    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
-        return self._background.run(lambda store: store.renew(hold_id, chain, ttl_us, now_us=now_us))
-
-    def reset(self, chain: Sequence[Charge]) -> None:
-        self._background.run(lambda store: store.reset(chain))
+        super().__init__(lambda: AsyncSqlLimitStore(url, deadline=deadline))
 
     def prune(self) -> int:
         """Deletes every expired row. Returns how many there were."""
         return self._background.run(lambda store: store.prune())
-
-    def close(self) -> None:
-        self._background.close()
 
 
 def needed_rows(calls: Sequence[Call]) -> tuple[list[Cell], list[Cell], list[HoldName]]:
