@@ -6,9 +6,14 @@ import asyncio
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from paceline import Tasks
+from paceline.downstream.directory import Downstreams
+from paceline.downstream.stores import open_directory
 from paceline.testing import eventually
 from tests.effort import is_thorough
 from tests.integration.rated_process import LIMIT
@@ -38,6 +43,35 @@ async def test_two_workers_keep_the_rate_of_a_task_in_every_second(postgres_url:
     assert len(starts) == ITEMS
     assert all(later - first >= SECOND_NS for first, later in zip(starts, starts[LIMIT:], strict=False))
     assert all(begun), "both took part"
+
+
+async def test_an_operator_sees_the_rate_of_a_task_as_a_downstream_and_pauses_it(tmp_path: Path) -> None:
+    url, began = f"sqlite:///{tmp_path / 'work.db'}", list[int]()
+    tasks, shown = Tasks(url), Downstreams([await open_directory(url)])
+
+    @tasks.task(name="RATED", rate="100/second")
+    async def rated(number: int) -> None:
+        began.append(number)
+
+    async def known() -> list[tuple[str, str | None, float | None, int]]:
+        return [(each.name, each.rate, each.effective, each.state.totals.calls) for each in await shown.list()]
+
+    async with tasks, tasks.running():
+        await rated.enqueue_many([(number,) for number in range(3)])
+
+        async def counted() -> bool:
+            return await known() == [("task:RATED", "100/second", 100.0, 3)]
+
+        await eventually(counted)
+        await shown.change("task:RATED", paused=True, rate="50/second")
+        assert await known() == [("task:RATED", "50/second", 50.0, 3)]
+        # A second later, no worker lets one begin.
+        await rated.options(key="held", at=datetime.now(UTC) + timedelta(seconds=1)).enqueue(3)
+        with pytest.raises(TimeoutError):
+            await eventually(lambda: len(began) > 3, within=2.0)
+        await shown.change("task:RATED", paused=False)
+        await eventually(lambda: len(began) == 4)
+    await shown.close()
 
 
 async def worker(url: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,15 @@ async def test_it_stays_the_same_as_long_as_the_rate_and_is_closed_when_its_last
     await call.leave()
     await limits.of(rated(None))
     assert limits._replaced == []
+    await limits.close()
+
+
+async def test_permits_of_a_day_do_not_hold_back_a_rate_per_second(tmp_path: Path) -> None:
+    limits = StartLimits(f"sqlite:///{tmp_path / 'work.db'}")
+    for rate in ("1/day", "1/second"):
+        (starts,) = await limits.of(rated(rate))
+        async with starts.call(timeout=5):
+            pass
     await limits.close()
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import httpx2 as httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.downstream import permits
 from paceline.downstream.permits import Grant, PermitPolicy, Permits
-from paceline.downstream.rate_gate import PREPARATION, LimitAt, PermitRateGate, permit_policy
+from paceline.downstream.rate_gate import MOST_PERMITS, PREPARATION, LimitAt, PermitRateGate, permit_policy, spread
 from paceline.downstream.stores.sql_permits import SqlPermitStore
 from paceline.sql.databases import database
 from paceline_payments.downstream.client import HttpDownstream
@@ -181,3 +184,16 @@ async def test_a_burst_through_the_gate_never_breaks_the_banks_limit() -> None:
     await store.close()
     assert [call.status for call in bank.calls] == [201] * 45
     assert peak_per_second(call.at_us for call in bank.calls) <= 20
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**6))
+def test_a_rate_of_too_many_permits_is_a_part_of_it_in_a_shorter_window(limit: int, seconds: int) -> None:
+    number, window = spread(limit, timedelta(seconds=seconds))
+    parts = round(seconds / window)
+    assert 0 < number <= MOST_PERMITS
+    assert number * parts <= limit < (number + 1) * parts, "all parts together, and hardly fewer"
+
+
+def test_most_rates_are_what_they_say() -> None:
+    assert spread(50, timedelta(seconds=1)) == (50, 1.0)
+    assert spread(1_000_000, timedelta(days=1)) == (10_000, 864.0)
