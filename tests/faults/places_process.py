@@ -57,6 +57,12 @@ def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks
         await asyncio.to_thread(began, f"SHARED {number}")
         await asyncio.sleep(seconds)
 
+    @tasks.task(name="INVOICE", retries=0)
+    async def pay(number: int, invoice: int, seconds: float) -> None:
+        await asyncio.to_thread(began, f"INVOICE {number} {invoice} begins")
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(began, f"INVOICE {number} {invoice} ends")
+
     @tasks.task(name="QUICK")
     async def quick(number: int) -> None:
         await asyncio.to_thread(began, f"QUICK {number}")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from paceline import DispatchQueue
+from paceline.dispatch.model import EnqueueRequest
 from paceline.dispatch.status import IN_FLIGHT, Status
 from paceline.testing import eventually
 from tests.faults.places_process import shop
@@ -56,7 +57,13 @@ async def enqueue(url: str, item_type: str, calls: list[dict[str, float]]) -> No
     async with shop(url, 0) as tasks:
         await tasks.define()
         queue = await tasks.queue()
-        await queue.enqueue_many(item_type, [(f"i{call['number']}", call, None) for call in calls])
+        requests = [
+            EnqueueRequest.of(item_type, f"i{call['number']}", call, lock=f"invoice:{call['invoice']}")
+            if "invoice" in call
+            else EnqueueRequest.of(item_type, f"i{call['number']}", call)
+            for call in calls
+        ]
+        await queue.enqueue_requests(requests)
 
 
 async def ended(url: str, item_type: str, count: int) -> None:
@@ -117,3 +124,33 @@ async def test_the_others_go_on_within_seconds_and_nothing_runs_twice(
     first = {line.split()[1]: (at, int(line.split()[2])) for at, line in reversed(lines)}
     times = [ended_at, *sorted(at for at, pid in first.values() if at > ended_at and pid != workers[0].pid)]
     assert max(later - earlier for earlier, later in pairwise(times)) <= LONGEST_GAP
+
+
+async def test_a_lock_has_one_holder_and_is_free_within_seconds_when_that_is_killed(
+    url: str, recorder: Recorder
+) -> None:
+    """Four invoices; the first payment of invoice 0 never ends, and its worker is killed."""
+    with ExitStack() as stack:
+        killed = stack.enter_context(worker(url, recorder, 1))
+        await enqueue(url, "INVOICE", [{"number": 0, "invoice": 0, "seconds": 600}])
+        await eventually(lambda: recorder.count() == 1, within=60)
+        for _ in range(2):
+            stack.enter_context(worker(url, recorder, 5))
+        calls = [{"number": number, "invoice": number % 4, "seconds": 0.1} for number in range(1, 41)]
+        await enqueue(url, "INVOICE", calls)
+        await eventually(lambda: recorder.count() >= 1 + 2 * 30, within=60)
+        killed_at = time.monotonic()
+        killed.kill()
+        await ended(url, "INVOICE", 41)
+    holders: dict[str, str] = {}
+    begun: dict[str, float] = {}
+    for at, line in recorder.lines():
+        _, number, invoice, word, _ = line.split()
+        if word == "begins":
+            assert holders.get(invoice) is None or (invoice, holders[invoice]) == ("0", "0")
+            holders[invoice], begun[number] = number, at
+        else:
+            del holders[invoice]
+    assert sorted(begun, key=int) == [str(number) for number in range(41)], "each once"
+    of_killed = [begun[str(number)] for number in range(4, 41, 4)]
+    assert killed_at <= min(of_killed) <= killed_at + LONGEST_GAP

@@ -31,4 +31,5 @@ def new_item(request: EnqueueRequest, execute_at: datetime, due_at: datetime, no
         traceparent=request.traceparent,
         lane=request.lane,
         priority=request.priority,
+        lock=request.lock,
     )

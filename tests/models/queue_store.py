@@ -18,6 +18,7 @@ from paceline.dispatch.config import DispatchConfig, declared
 from paceline.dispatch.decisions import batch_name, within_bytes
 from paceline.dispatch.model import (
     CLAIM_BYTES,
+    IN_LINE_UNTIL,
     MOST_ABANDONED,
     AbandonedClaim,
     Action,
@@ -80,6 +81,8 @@ class MemoryQueueStore:
         self._audit_ids = itertools.count(1)
         self._served: dict[str, str] = {}
         self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._locks: dict[str, tuple[str, str]] = {}
+        """By name: the item that holds it, or is the next to."""
 
     # -- dispatching ---------------------------------------------------------------------------------------------
 
@@ -175,13 +178,13 @@ class MemoryQueueStore:
                 claimed_at=now,
                 seen_at=now,
                 updated_at=now,
-                begun_at=now if begins and before.due_at <= now else None,
+                begun_at=now if begins and before.due_at <= now and before.lock is None else None,
                 worker=process_name(),
                 code_version=code_version(),
             )
             self._put(item)
             self._log(item_type, item_id, batch_id, Action.CLAIMED, before.status, item.status, None, now)
-            claim = Claim(item_type, item_id, item.claim_epoch, item.retry_count)
+            claim = Claim(item_type, item_id, item.claim_epoch, item.retry_count, item.lock)
             context = self._contexts.get((item_type, item_id))
             shown = ClaimedItem(claim, item.execute_at, item.slotted, context, item.traceparent)
             items.append(
@@ -229,7 +232,7 @@ class MemoryQueueStore:
         rows = [self._items[item_type, item_id] for _, item_id in [*silent[:limit], *over[:limit]]]
         return [
             SilentClaim(
-                Claim(item_type, item.item_id, item.claim_epoch, item.retry_count),
+                Claim(item_type, item.item_id, item.claim_epoch, item.retry_count, item.lock),
                 item.status,
                 item.begun_at is not None,
             )
@@ -252,7 +255,7 @@ class MemoryQueueStore:
                 continue
             seen_at = max(item.seen_at or EPOCH, worker.seen_at)
             if seen_at <= deadline and item.worker is not None and item.worker != process_name():
-                claim = Claim(item.item_type, item.item_id, item.claim_epoch, item.retry_count)
+                claim = Claim(item.item_type, item.item_id, item.claim_epoch, item.retry_count, item.lock)
                 silent = SilentClaim(claim, item.status, item.begun_at is not None)
                 found.append(AbandonedClaim(silent, item.worker, worker.info.machine, self._now(now) - seen_at))
         return found[:MOST_ABANDONED]
@@ -328,7 +331,40 @@ class MemoryQueueStore:
             self._results[claim.item_type, claim.item_id] = change.result_json
         self._put(item)
         self._log(claim.item_type, claim.item_id, batch_id, change.action, before.status, status, change.detail, now)
+        if status is not Status.DISPATCHED:
+            self._give_back(item, now)
         return True
+
+    async def take_locks(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+        now = self._now(now)
+        taken = {}
+        for claim in sorted(claims, key=lambda claim: str(claim.lock)):
+            key = claim.item_type, claim.item_id
+            holder = self._locks.setdefault(str(claim.lock), key)
+            taken[claim] = holder == key
+            item = self._held(claim)
+            if holder != key and item is not None:
+                self._put(replace(item, status=Status.READY, due_at=IN_LINE_UNTIL, begun_at=None, updated_at=now))
+                detail = f"waits for the lock {claim.lock!r}, which {holder[0]} {holder[1]} holds"
+                self._log(*key, item.batch_id, Action.RELEASED, item.status, Status.READY, detail, now)
+        return [taken[claim] for claim in claims]
+
+    def _give_back(self, item: Item, now: datetime) -> None:
+        """If it holds its lock, the first in the line holds it now."""
+        if item.lock is None or self._locks.get(item.lock) != (item.item_type, item.item_id):
+            return
+        line = [
+            one
+            for one in self._items.values()
+            if one.lock == item.lock and one.status is Status.READY and one.due_at == IN_LINE_UNTIL
+        ]
+        if not line:
+            del self._locks[item.lock]
+            return
+        first = min(line, key=lambda one: (one.priority, one.execute_at, one.item_id))
+        self._put(replace(first, due_at=now, updated_at=now))
+        self._locks[item.lock] = first.item_type, first.item_id
+        self._bells[first.item_type].set()
 
     async def touch(self, claims: Sequence[Claim], *, begins: bool = False, now: datetime | None = None) -> list[bool]:
         now = self._now(now)
@@ -559,6 +595,7 @@ class MemoryQueueStore:
         items = [item for item in items if item.item_id not in refused]
         for item in items:
             self._put(redirected(item, to, now))
+            self._give_back(item, now)
             action = Action.REQUEUED if to is Status.READY else Action.DISCARDED
             self._log(item_type, item.item_id, item.batch_id, action, item.status, to, item.last_error, now)
             if to is Status.CANCELLED:
@@ -592,6 +629,7 @@ class MemoryQueueStore:
             after = [change.applied(item, now, is_followed=is_followed) for item in before]
         for old, new in zip(before, after, strict=True):
             self._put(new)
+            self._give_back(old, now)
             if new.status is Status.CANCELLED:
                 self._contexts.pop((item_type, new.item_id), None)
             self._log(
@@ -601,7 +639,7 @@ class MemoryQueueStore:
         stopped = [old for old, new in zip(before, after, strict=True) if new.status is Status.CANCELLED]
         flying = [old for old in stopped if old.status in IN_FLIGHT]
         return ChangeResult(
-            len(before), [Claim(item_type, old.item_id, old.claim_epoch, old.retry_count) for old in flying]
+            len(before), [Claim(item_type, old.item_id, old.claim_epoch, old.retry_count, old.lock) for old in flying]
         )
 
     async def preview(

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, cast
 
@@ -38,6 +38,8 @@ LONGEST_TRACEBACK = 16_000
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _scan: Callable[[str, int], tuple[Any, int]] = cast(Any, json.JSONDecoder()).scan_once
 LONGEST_WORKFLOW_ID = 400
+IN_LINE_UNTIL = datetime(2198, 1, 1, tzinfo=UTC)
+"""The time of an item that waits in the line of its lock."""
 MOST_ABANDONED = 1000
 """Claims of silent workers that are recovered at a time."""
 
@@ -62,6 +64,8 @@ class EnqueueRequest(NamedTuple):
     while_waiting: bool = False
     """The id is a key: an item of it that is READY is this one; else a new one is queued, also beside one that runs or
     has ended."""
+    lock: str | None = None
+    """The name of the lock that its execution holds."""
 
     @classmethod
     def of(
@@ -77,6 +81,7 @@ class EnqueueRequest(NamedTuple):
         lane: str | None = None,
         priority: int | None = None,
         while_waiting: bool = False,
+        lock: str | None = None,
         largest_context: int = LARGEST_CONTEXT,
     ) -> EnqueueRequest:
         """A checked request. A `slot` gives the time, unless `execute_at` says otherwise."""
@@ -102,7 +107,20 @@ class EnqueueRequest(NamedTuple):
                 "item_id", f"has {len(item_id)} characters; here at most {LONGEST_ID - LONGEST_NUMBER} are allowed"
             )
         kind = bool(slotted), init_workflow_id, None
-        return cls(item_type, item_id, text, moment, *kind, *place, slot_id, while_waiting)
+        return cls(item_type, item_id, text, moment, *kind, *place, slot_id, while_waiting, checked_lock(lock))
+
+
+def checked_lock(lock: object) -> str | None:
+    """The name of a lock: 1 to 255 printable characters; None for no lock.
+
+    Raises:
+        InvalidInput: it is no such name.
+    """
+    if lock is None:
+        return None
+    if not isinstance(lock, str) or not 0 < len(lock) <= LONGEST_ID or not lock.isprintable() or lock.strip() != lock:
+        raise InvalidInput("lock", f"must be a text of 1 to {LONGEST_ID} printable characters, without spaces around")
+    return lock
 
 
 def waiting_id(key: str) -> str:
@@ -127,6 +145,8 @@ class Claim(NamedTuple):
     epoch: int
     retries: int
     """How many retries the item had used when it was claimed; true as long as the epoch is."""
+    lock: str | None = None
+    """The lock that its execution holds."""
 
     @property
     def execution_id(self) -> str:
@@ -462,6 +482,13 @@ class Item:
     """The version that its latest claim's process runs."""
     unknown_since: datetime | None = None
     """When an attempt began whose effect is still not known; None if there is none."""
+    lock: str | None = None
+    """The name of the lock that its execution holds."""
+
+    @property
+    def waits_for_lock(self) -> bool:
+        """Whether it waits in the line of its lock, behind the item that holds it."""
+        return self.lock is not None and self.status is Status.READY and self.due_at == IN_LINE_UNTIL
 
     @property
     def attempt(self) -> int:

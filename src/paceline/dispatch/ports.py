@@ -103,6 +103,12 @@ class QueueStore(Protocol):
         processes."""
         ...
 
+    async def take_locks(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+        """Takes the locks of these claims, which all have one. False for an item whose lock another one holds: its
+        claim is given back, and no claim finds it before it is the next in the line of its lock, by priority, time and
+        id. A lock is given back with the outcome, or by an operator who moves the item."""
+        ...
+
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
     ) -> list[SilentClaim]:

@@ -164,6 +164,7 @@ class DispatchQueue(QueueViews):
         lane: str | None = None,
         priority: int | None = None,
         while_waiting: bool = False,
+        lock: str | None = None,
         connection: Any = None,
     ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
@@ -174,6 +175,9 @@ class DispatchQueue(QueueViews):
         With `while_waiting`, `item_id` is a key: an item of this key that waits is this one; if none does, a new one is
         queued, also while one runs. The result has its id.
 
+        With `lock`, such as `invoice:7`, its execution runs while no other item of this lock does, of any type; they
+        wait in line, by priority and time.
+
         With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
         `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
         `sqlite3` connection, or Django's `connection`, to the queue's own database.
@@ -181,7 +185,7 @@ class DispatchQueue(QueueViews):
         Called inside a trace, the item's execution is part of that trace, whenever and wherever it runs.
 
         Raises:
-            InvalidInput: the id, the context, the time, the lane, the priority or the connection is wrong.
+            InvalidInput: the id, the context, the time, the lane, the priority, the lock or the connection is wrong.
             NotFound: there is no such item type.
             SlotCancelled: the slot was cancelled meanwhile; nothing was queued. Assign a new one.
             StoreUnavailable: the store does not answer; the item may have been queued.
@@ -196,6 +200,7 @@ class DispatchQueue(QueueViews):
             lane=lane,
             priority=priority,
             while_waiting=while_waiting,
+            lock=lock,
             largest_context=self._largest_context,
         )
         if item_type not in self._known:

@@ -39,7 +39,13 @@ class History:
         pick = self.random.choice
         requests = [
             EnqueueRequest.of(
-                "PAY", name, {"n": name}, pick([None, T + 5 * SECOND]), lane=pick(LANES), priority=pick([0, 5, 9])
+                "PAY",
+                name,
+                {"n": name},
+                pick([None, T + 5 * SECOND]),
+                lane=pick(LANES),
+                priority=pick([0, 5, 9]),
+                lock=pick([None, None, "x", "y"]),
             )
             for name in self.random.choices(NAMES, k=4)
         ]
@@ -54,6 +60,9 @@ class History:
             [(item.claim, item.lane, item.priority, item.context_json) for item in batch.items] for batch in batches
         ]
         assert seen[0] == seen[1]
+        if locked := [item.claim for item in batches[0].items if item.claim.lock is not None]:
+            taken = [await store.take_locks(locked, now=self.now) for store in self.stores]
+            assert taken[0] == taken[1]
         self.claims += [item.claim for item in batches[0].items]
 
     async def settle(self) -> None:

@@ -25,7 +25,7 @@ from paceline.dispatch.model import (
 )
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
-from paceline.dispatch.stores import attempts, batches, booked_slots, following
+from paceline.dispatch.stores import attempts, batches, booked_slots, following, locks
 from paceline.dispatch.stores.rows import (
     CHUNK,
     THIS_ITEM,
@@ -158,11 +158,22 @@ def _audit_config(connection: sa.Connection, config: DispatchConfig, moment: dat
 # -- looking -----------------------------------------------------------------------------------------------------
 
 
+_CLAIM_COLUMNS = (
+    queue.c.item_type,
+    queue.c.item_id,
+    queue.c.claim_epoch,
+    queue.c.retry_count,
+    queue.c.lock_name,
+    queue.c.queue_status,
+    queue.c.begun_at,
+)
+
+
 def silent_claims(item_type: str, deadline: datetime, limit: int, dialect: str) -> sa.Select[Any]:
     """Claims in flight without a heartbeat since `deadline`, the oldest heartbeat first."""
     item_type_, seen_at = (only(IN_FLIGHT, name, dialect) for name in ("item_type", "seen_at"))
     return (
-        sa.select(queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status, queue.c.begun_at)
+        sa.select(*_CLAIM_COLUMNS)
         .where(among(IN_FLIGHT, dialect), item_type_ == item_type, seen_at <= deadline)
         .order_by(seen_at)
         .limit(limit)
@@ -173,7 +184,7 @@ def ended_holds(item_type: str, until: datetime, limit: int, dialect: str) -> sa
     """Items whose hold ended before `until`, the first one first."""
     item_type_, due_at = (only(UNKNOWN, name, dialect) for name in ("item_type", "due_at"))
     return (
-        sa.select(queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status, queue.c.begun_at)
+        sa.select(*_CLAIM_COLUMNS)
         .where(among(UNKNOWN, dialect), item_type_ == item_type, due_at <= until)
         .order_by(due_at)
         .limit(limit)
@@ -193,11 +204,11 @@ def _stale(
         *connection.execute(silent_claims(item_type, moment - stale_after, limit, dialect)),
         *connection.execute(ended_holds(item_type, moment, limit, dialect)),
     ]
-    return [_silent_claim(item_type, row) for row in rows]
+    return [_silent_claim(row) for row in rows]
 
 
-def _silent_claim(item_type: str, row: Any) -> SilentClaim:
-    claim = Claim(item_type, row.item_id, row.claim_epoch, row.retry_count)
+def _silent_claim(row: Any) -> SilentClaim:
+    claim = Claim(row.item_type, row.item_id, row.claim_epoch, row.retry_count, row.lock_name)
     return SilentClaim(claim, Status(row.queue_status), row.begun_at is not None)
 
 
@@ -246,7 +257,7 @@ def abandoned(
         statement = _abandoned(connection.dialect.name)
         parameters = {"item_types": some, "deadline": moment - silent_for, "own": own}
         for row in connection.execute(statement, parameters):
-            silent = _silent_claim(row.item_type, row)
+            silent = _silent_claim(row)
             silence = moment - max(row.seen_at, row.worker_seen_at)
             found[silent.claim] = AbandonedClaim(silent, row.process, row.machine, silence)
     return list(found.values())
@@ -259,11 +270,9 @@ def _abandoned(dialect: str) -> sa.Select[Any]:
     deadline: sa.BindParameter[datetime] = sa.bindparam("deadline", type_=queue.c.seen_at.type)
     other = worker.alias()
     lives = sa.exists().where(other.c.process == queue.c.worker, other.c.seen_at > deadline)
-    columns = queue.c.item_type, queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status
     return (
         sa.select(
-            *columns,
-            queue.c.begun_at,
+            *_CLAIM_COLUMNS,
             queue.c.seen_at,
             worker.c.process,
             worker.c.machine,
@@ -445,6 +454,7 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
     action = Action.REQUEUED if to is Status.READY else Action.DISCARDED
     _update_redirected(connection, items, to, now)
     batches.move(connection, [(one, to) for one in items], now)
+    locks.move(connection, items, now)
     if to is Status.CANCELLED:
         for some in chunks(items):
             connection.execute(

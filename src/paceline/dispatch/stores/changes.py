@@ -13,7 +13,7 @@ from paceline.dispatch.model import Claim, Item
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import ItemFilter
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
-from paceline.dispatch.stores import batches, booked_slots, following, search
+from paceline.dispatch.stores import batches, booked_slots, following, locks, search
 from paceline.dispatch.stores.admin_queries import UPDATE_ITEM
 from paceline.dispatch.stores.rows import CHUNK, chunks, entry, item, item_columns, of_items, write_audit
 from paceline.dispatch.stores.tables import context, queue
@@ -164,6 +164,7 @@ def _write(
     connection.execute(UPDATE_ITEM, updates)
     if change.to is not None:
         batches.move(connection, [(before, after.status) for before, after in zip(items, changed, strict=True)], now)
+    locks.move(connection, items, now)
     if change.to in FINISHED:
         for some in chunks(items):
             these = context.c.item_id.in_([one.item_id for one in some])

@@ -104,6 +104,7 @@ def _new_row(request: EnqueueRequest, now: datetime) -> dict[str, Any]:
         "lane": request.lane,
         "priority": request.priority,
         "slot_id": request.slot_id,
+        "lock_name": request.lock,
     }
 
 

@@ -77,6 +77,7 @@ def due_items(item_type: str, group: Group, until: datetime, limit: int, dialect
             queue.c.priority,
             queue.c.due_at,
             queue.c.unknown_since,
+            queue.c.lock_name,
         )
         .where(
             among(READY, dialect),
@@ -191,7 +192,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
             "b_epoch": row.claim_epoch,
             "b_batch": batch_id,
             "b_now": moment,
-            "b_begun": moment if request.begins and row.due_at <= moment else None,
+            "b_begun": moment if _begins(request, row, moment) else None,
             "b_worker": process_name(),
             "b_version": code_version(),
         }
@@ -212,7 +213,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
         moment,
         [
             ClaimedItem(
-                Claim(item_type, row.item_id, row.claim_epoch + 1, row.retry_count),
+                Claim(item_type, row.item_id, row.claim_epoch + 1, row.retry_count, row.lock_name),
                 row.scheduled_exec_time,
                 bool(row.slotted),
                 contexts.get(row.item_id, _NO_CONTEXT)[0],
@@ -220,13 +221,17 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
                 contexts.get(row.item_id, _NO_CONTEXT)[1],
                 row.lane,
                 row.priority,
-                request.begins and row.due_at <= moment,
+                _begins(request, row, moment),
                 row.unknown_since,
             )
             for row in rows
         ],
         is_cut=len(rows) < len(due),
     )
+
+
+def _begins(request: ClaimRequest, row: Any, now: datetime) -> bool:
+    return bool(request.begins and row.due_at <= now and row.lock_name is None)
 
 
 def _sizes(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> list[int]:

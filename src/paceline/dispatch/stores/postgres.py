@@ -45,19 +45,21 @@ ENQUEUE = Statement(
         SELECT coalesce(item_type, $1) AS item_type, coalesce(execute_at, $2::timestamptz) AS execute_at,
             coalesce(slotted, $3::boolean) AS slotted, coalesce(init_workflow_id, $4) AS init_workflow_id,
             coalesce(traceparent, $5) AS traceparent, coalesce(lane, $6) AS lane,
-            coalesce(priority, $7::smallint) AS priority, coalesce(slot_id, $8) AS slot_id, item_id, context_json
-        FROM unnest($9::text[], $10::timestamptz[], $11::boolean[], $12::text[], $13::text[], $14::text[],
-            $15::smallint[], $16::text[], $17::text[], $18::text[])
-            AS i (item_type, execute_at, slotted, init_workflow_id, traceparent, lane, priority, slot_id, item_id,
-                context_json)
+            coalesce(priority, $7::smallint) AS priority, coalesce(slot_id, $8) AS slot_id,
+            coalesce(lock_name, $9) AS lock_name, item_id, context_json
+        FROM unnest($10::text[], $11::timestamptz[], $12::boolean[], $13::text[], $14::text[], $15::text[],
+            $16::smallint[], $17::text[], $18::text[], $19::text[], $20::text[])
+            AS i (item_type, execute_at, slotted, init_workflow_id, traceparent, lane, priority, slot_id, lock_name,
+                item_id, context_json)
     ), clock AS MATERIALIZED (
-        SELECT coalesce($19::timestamptz, clock_timestamp()) AS now
+        SELECT coalesce($21::timestamptz, clock_timestamp()) AS now
     ), queued AS (
         INSERT INTO paceline_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
             init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at, lane, priority,
-            slot_id)
+            slot_id, lock_name)
         SELECT item_type, item_id, 'READY', coalesce(execute_at, now), greatest(execute_at, now), slotted,
-            init_workflow_id, traceparent, 0, 0, now, now, lane, priority, slot_id
+            init_workflow_id, traceparent, 0, 0, now, now, lane, priority, slot_id,
+            lock_name
         FROM input, clock
         ON CONFLICT DO NOTHING
         RETURNING item_type, item_id
@@ -68,7 +70,7 @@ ENQUEUE = Statement(
     )
     SELECT item_type, item_id FROM queued
     UNION ALL
-    SELECT '', pg_notify('paceline_dispatch', name)::text FROM unnest($20::text[]) AS name
+    SELECT '', pg_notify('paceline_dispatch', name)::text FROM unnest($22::text[]) AS name
     """,
 )
 # Items with their own times. If such a time is a booked slot's, a re-plan may be moving the slot: the item waits for
@@ -94,7 +96,7 @@ ENQUEUE_AT = Statement(
         ORDER BY event_id FOR SHARE
     ), input AS MATERIALIZED (
         SELECT item_type, coalesce(scheduled_at, execute_at) AS execute_at, slotted, init_workflow_id, traceparent,
-            lane, priority, slot_id, item_id, context_json
+            lane, priority, slot_id, lock_name, item_id, context_json
         FROM requested LEFT JOIN booked USING (item_type, item_id) LEFT JOIN current USING (event_id)
     ), missing AS MATERIALIZED (
         SELECT item_type, item_id, coalesce(slot_id, item_id) AS event_id, execute_at,
@@ -170,8 +172,10 @@ def _enqueue_parameters(
     requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str]
 ) -> list[str | None]:
     """As text: the driver's own conversion matches a regular expression per quote, and contexts are full of quotes."""
-    types, ids, contexts, times, slotted, workflows, traces, lanes, priorities, slots, _ = zip(*requests, strict=True)
-    same, arrays = _columns(types, [*map(instant, times)], slotted, workflows, traces, lanes, priorities, slots)
+    columns = zip(*requests, strict=True)
+    types, ids, contexts, times, slotted, workflows, traces, lanes, priorities, slots, _, locks = columns
+    moments = [*map(instant, times)]
+    same, arrays = _columns(types, moments, slotted, workflows, traces, lanes, priorities, slots, locks)
     return [*same, *arrays, texts(ids), texts(contexts), instant(now), texts(hints)]
 
 
@@ -306,7 +310,7 @@ TOUCH = Statement(
 
 
 def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None, begins: bool = False) -> list[bool]:
-    types, ids, epochs, _ = zip(*claims, strict=True)
+    types, ids, epochs, *_ = zip(*claims, strict=True)
     parameters = [texts(types), texts(ids), numbers(epochs), instant(now), "t" if begins else "f"]
     held = {int(n or 0) for (n,) in run_by_key(connection, TOUCH, parameters)}
     return [n in held for n in range(1, len(claims) + 1)]

@@ -28,8 +28,9 @@ MAX_LANES = 1000
 # filled: its rows are read one by one, and its last row has no priority, only the time of the step that found nothing.
 # A position lets a claim start where the last one ended instead of stepping over the dead index entries of rows claimed
 # since: while an old snapshot is open, vacuum can't remove those. The picked rows are locked, so they are found again
-# by ctid, without an index; a row that moved before it was locked is not seen by this statement, and is left for the
-# next claim. `octet_length` reads the size of a long context, not the context.
+# by ctid, without an index; by their status as it is, the planner would read all READY rows while it has no
+# statistics. A row that moved before it was locked is not seen by this statement, and is left for the next claim.
+# `octet_length` reads the size of a long context, not the context.
 CLAIM = Statement(
     "paceline_queue_claim",
     """
@@ -128,11 +129,12 @@ CLAIM = Statement(
         UPDATE paceline_dispatch_queue AS q
         SET queue_status = 'CLAIMED', claim_epoch = q.claim_epoch + 1, dispatch_batch_id = $4,
             claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now, worker = $17, code_version = $18,
-            begun_at = CASE WHEN $16::boolean AND q.due_at <= clock.now THEN clock.now END
+            begun_at = CASE WHEN $16::boolean AND q.due_at <= clock.now AND q.lock_name IS NULL THEN clock.now END
         FROM clock
-        WHERE q.ctid = ANY(ARRAY(SELECT place FROM sized WHERE bytes_before < $12::bigint)) AND q.queue_status = 'READY'
+        WHERE q.ctid = ANY(ARRAY(SELECT place FROM sized WHERE bytes_before < $12::bigint))
+            AND q.queue_status || '' = 'READY'
         RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
-            clock.now, q.traceparent, q.lane, q.priority, q.begun_at, q.unknown_since
+            clock.now, q.traceparent, q.lane, q.priority, q.begun_at, q.unknown_since, q.lock_name
     ), logged AS (
         INSERT INTO paceline_dispatch_audit
             (item_type, item_id, batch_id, action, status_before, status_after, created_at)
@@ -141,7 +143,7 @@ CLAIM = Statement(
     SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
         context_json, traceparent, context_version, lane, priority,
         (extract(epoch FROM due_at) * 1000000)::bigint, begun_at IS NOT NULL,
-        (extract(epoch FROM unknown_since) * 1000000)::bigint,
+        (extract(epoch FROM unknown_since) * 1000000)::bigint, lock_name,
         (extract(epoch FROM now) * 1000000)::bigint,
         (SELECT quota FROM lanes LIMIT 1)::int, extract(epoch FROM (SELECT took FROM looked) + (
             SELECT sum(took) FROM (SELECT max(took) AS took FROM walked GROUP BY n) AS w))::float8,
@@ -237,7 +239,13 @@ def _result(call: ClaimCall, rows: Rows) -> ClaimResult:
         rows_of_group = list(grouped)
         items += [
             ClaimedItem(
-                Claim(item_type, text_of(item_id), int(epoch or 0), int(retries or 0)),
+                Claim(
+                    item_type,
+                    text_of(item_id),
+                    int(epoch or 0),
+                    int(retries or 0),
+                    None if lock is None else lock.decode(),
+                ),
                 EPOCH + timedelta(microseconds=int(execute_at or 0)),
                 slotted == b"t",
                 None if context is None else context.decode(),
@@ -261,6 +269,7 @@ def _result(call: ClaimCall, rows: Rows) -> ClaimResult:
                 _due,
                 has_begun,
                 unknown_us,
+                lock,
                 *_,
             ) in rows_of_group
         ]

@@ -75,6 +75,7 @@ _COLUMNS = {field.name: field.name for field in fields(Item)} | {
     "status": "queue_status",
     "execute_at": "scheduled_exec_time",
     "batch_id": "dispatch_batch_id",
+    "lock": "lock_name",
 }
 """The column that holds each field of an `Item`."""
 

@@ -48,6 +48,7 @@ from paceline.dispatch.stores import (
     following,
     groups,
     history,
+    locks,
     portable,
     portable_claims,
     recovering,
@@ -277,6 +278,9 @@ class SqlQueueStore:
         """Claims of several types at the same moment share a transaction."""
         return await self._database.write(_claim_each, self._claim_statement, requests)
 
+    async def take_locks(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+        return await self._retried(self._database.write, locks.take, claims, now)
+
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
     ) -> list[SilentClaim]:
@@ -330,9 +334,12 @@ class SqlQueueStore:
             settle = doubts.marking(settle)
         if silent_for is not None:
             settle = recovering.of_silent(settle, silent_for)
-        if any(map(batches.may_end_member, changes)):
-            released: set[str] = set()
+        released: set[str] = set()
+        if ends_members := any(map(batches.may_end_member, changes)):
             settle = batches.settling(settle, released)
+        if ends_locks := any(map(locks.ends_hold, changes)):
+            settle = locks.settling(settle, released)
+        if ends_members or ends_locks:
             done = await self._settle_aside(settle, changes, summaries, now)
             for item_type in released:
                 self._wake_dispatchers(item_type)

@@ -45,8 +45,9 @@ _EXISTING = """
 """
 _ENQUEUE = """
     INSERT INTO paceline_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
-        init_workflow_id, claim_epoch, retry_count, created_at, updated_at, traceparent, lane, priority, slot_id)
-    VALUES (?, ?, 'READY', ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)
+        init_workflow_id, claim_epoch, retry_count, created_at, updated_at, traceparent, lane, priority, slot_id,
+        lock_name)
+    VALUES (?, ?, 'READY', ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?)
 """
 _SAVE_CONTEXT = """
     INSERT INTO paceline_dispatch_context (item_type, item_id, context_json, context_version, created_at)
@@ -76,11 +77,11 @@ def enqueue(
     moment = stored(now or database_clock(connection))
     items, contexts = [], []
     for request in booked_slots.at_their_times(connection, new) if follow_slots else new:
-        item_type, item_id, context, execute_at, slotted, workflow, trace, lane, priority, slot, _ = request
+        item_type, item_id, context, execute_at, slotted, workflow, trace, lane, priority, slot, _, lock = request
         at = moment if execute_at is None else stored(execute_at)
         due_at = max(at, moment)
         items.append(
-            (item_type, item_id, at, due_at, int(slotted), workflow, moment, moment, trace, lane, priority, slot)
+            (item_type, item_id, at, due_at, int(slotted), workflow, moment, moment, trace, lane, priority, slot, lock)
         )
         contexts.append((item_type, item_id, context, context_version(context), moment))
     connection.exec_driver_sql(_ENQUEUE, items)
@@ -92,7 +93,7 @@ def enqueue(
 
 _DUE = """
     SELECT rowid, item_id, claim_epoch, retry_count, scheduled_exec_time, slotted, traceparent, lane, priority, due_at,
-        unknown_since
+        unknown_since, lock_name
     FROM paceline_dispatch_queue INDEXED BY paceline_dispatch_queue_turn_ix
     WHERE queue_status = 'READY' AND item_type = ? AND lane = ? AND priority = ? AND due_at <= ?
     ORDER BY due_at, item_id LIMIT ? OFFSET ?
@@ -134,7 +135,8 @@ _NEXT_PRIORITY = """
 _CLAIM = """
     UPDATE paceline_dispatch_queue
     SET queue_status = 'CLAIMED', claim_epoch = claim_epoch + 1, dispatch_batch_id = ?, claimed_at = ?, seen_at = ?,
-        updated_at = ?, worker = ?, code_version = ?, begun_at = CASE WHEN ? AND due_at <= ? THEN ? END
+        updated_at = ?, worker = ?, code_version = ?,
+        begun_at = CASE WHEN ? AND due_at <= ? AND lock_name IS NULL THEN ? END
     WHERE rowid IN (SELECT value FROM json_each(?)) AND queue_status = 'READY'
 """
 
@@ -154,11 +156,11 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
             break
         if context is not None:
             size += len(context) if context.isascii() else len(context.encode())
-        row, item_id, epoch, retries, execute_at, slotted, trace, lane, priority, due_at, unknown = picked[number]
+        row, item_id, epoch, retries, execute_at, slotted, trace, lane, priority, due_at, unknown, lock = picked[number]
         rows.append(row)
         items.append(
             ClaimedItem(
-                Claim(item_type, item_id, epoch + 1, retries),
+                Claim(item_type, item_id, epoch + 1, retries, lock),
                 datetime.fromisoformat(execute_at).replace(tzinfo=UTC),
                 bool(slotted),
                 context,
@@ -166,7 +168,7 @@ def claim(connection: sa.Connection, request: ClaimRequest, now: datetime | None
                 CONTEXT_VERSION if version is None else version,
                 lane,
                 priority,
-                request.begins and due_at <= at,
+                request.begins and due_at <= at and lock is None,
                 None if unknown is None else datetime.fromisoformat(unknown).replace(tzinfo=UTC),
             )
         )
@@ -268,7 +270,7 @@ def settle(
     done: list[bool] = []
     steps: dict[_Step, list[tuple[int, str]]] = defaultdict(list)
     for change, allowed in zip(changes, origins, strict=True):
-        item_type, item_id, epoch, _ = change.claim
+        item_type, item_id, epoch, *_ = change.claim
         row, before, current = held.get((item_type, item_id), _NOBODY)
         is_held = current == epoch and before in allowed
         done.append(is_held)

@@ -48,6 +48,7 @@ queue = sa.Table(
     sa.Column("worker", sa.String(300)),
     sa.Column("code_version", sa.String(64)),
     sa.Column("unknown_since", Instant),
+    sa.Column("lock_name", sa.String(255)),
     sa.Index(
         "paceline_dispatch_queue_slot_ix",
         "slot_id",
@@ -198,9 +199,20 @@ batch = sa.Table(
     info={"about": "One row per batch of calls, by its callback: how many have ended. Pruned with the callback."},
 )
 
+lock = sa.Table(
+    "paceline_dispatch_lock",
+    metadata,
+    sa.Column("lock_name", sa.String(255), primary_key=True),
+    sa.Column("item_type", sa.String(64), nullable=False),
+    sa.Column("item_id", sa.String(255), nullable=False),
+    sa.Index("paceline_dispatch_lock_item_ix", "item_type", "item_id"),
+    info={"about": "One row per lock that an item holds, or is the next to hold."},
+)
+
 IN_FLIGHT = "queue_status IN ('CLAIMED', 'DISPATCHED')"
 FINISHED = "queue_status IN ('COMPLETED', 'CANCELLED')"
 READY = "queue_status = 'READY'"
+LOCKED = "queue_status = 'READY' AND lock_name IS NOT NULL"
 DEAD = "queue_status = 'DEAD_LETTER'"
 UNKNOWN = "queue_status = 'UNKNOWN'"
 
@@ -208,6 +220,7 @@ INDEXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "paceline_dispatch_queue_turn_ix": (READY, ("item_type", "lane", "priority", "due_at", "item_id")),
     "paceline_dispatch_queue_due_ix": (READY, ("item_type", "due_at")),
     "paceline_dispatch_queue_arrived_ix": (READY, ("item_type", "created_at")),
+    "paceline_dispatch_queue_lock_ix": (LOCKED, ("lock_name", "priority", "scheduled_exec_time", "item_id")),
     "paceline_dispatch_queue_flight_ix": (IN_FLIGHT, ("item_type", "seen_at")),
     "paceline_dispatch_queue_unknown_ix": (UNKNOWN, ("item_type", "due_at")),
     "paceline_dispatch_queue_dead_ix": (DEAD, ("item_type", "item_id")),

@@ -138,7 +138,7 @@ def next_request(link: Mapping[str, Any], result: Any) -> EnqueueRequest:
     context = dict(link["context"]) | {link["into"]: result}
     if link["then"] is not None:
         context[THEN] = link["then"]
-    place = {"lane": link["lane"], "priority": link["priority"]}
+    place = {"lane": link["lane"], "priority": link["priority"], "lock": link["lock"]}
     return EnqueueRequest.of(link["itemType"], link["itemId"], context, **place)
 
 
@@ -147,7 +147,7 @@ def _link(
 ) -> dict[str, Any]:
     if call.options.at is not None:
         raise InvalidInput("at", "is for the first call of a chain; the others run when the one before has succeeded")
-    request = _request(call.task, item_id, {}, call.options)
+    request = _request(call.task, item_id, {}, call.options, lock_of=context)
     return {
         "itemType": call.task.item_type,
         "itemId": item_id,
@@ -155,12 +155,18 @@ def _link(
         "into": into,
         "lane": request.lane,
         "priority": request.priority,
+        "lock": request.lock,
         "then": then,
     }
 
 
 def _request(
-    task: Task[..., Any], item_id: str, context: dict[str, Any], options: CallOptions = NO_OPTIONS
+    task: Task[..., Any],
+    item_id: str,
+    context: dict[str, Any],
+    options: CallOptions = NO_OPTIONS,
+    *,
+    lock_of: dict[str, Any] | None = None,
 ) -> EnqueueRequest:
     definition = task.definition
     return EnqueueRequest.of(
@@ -170,4 +176,5 @@ def _request(
         None if options.at is None else parse_instant(options.at, "at"),
         lane=definition.lane if options.lane is None else options.lane,
         priority=definition.priority if options.priority is None else options.priority,
+        lock=definition.lock_of(options.lock, context if lock_of is None else lock_of),
     )

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from paceline.dispatch.current_task import is_inside_task
-from paceline.dispatch.model import EnqueueRequest, EnqueueResult, Item, read_json
-from paceline.dispatch.portions import HELD_UNTIL
+from paceline.dispatch.model import IN_LINE_UNTIL, EnqueueRequest, EnqueueResult, Item, read_json
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.search import LONGEST_PAGE, ItemFilter
@@ -121,7 +120,7 @@ class InMemory:
         waiting: dict[str, list[Item]] = {}
         for item_type in sorted(self._pending):
             items = await self.queue.store.items(item_type, ItemFilter(status=Status.READY), LONGEST_PAGE, None)
-            if due := [item for item in items if item.due_at < HELD_UNTIL]:
+            if due := [item for item in items if item.due_at < IN_LINE_UNTIL]:
                 waiting[item_type] = due
             elif not items:
                 self._pending.discard(item_type)

@@ -17,6 +17,7 @@ from paceline.dispatch.outcomes import checked_pause
 from paceline.dispatch.status import Status
 from paceline.dispatch.tasks.arguments import NOT_KEPT, Arguments
 from paceline.dispatch.tasks.inquiries import Inquiry
+from paceline.dispatch.tasks.locks import Lock
 from paceline.dispatch.tasks.policies import Backoff, Duration
 from paceline.dispatch.tasks.unique import NOT_UNIQUE, Unique, checked_words
 from paceline.downstream.downstream import Downstream
@@ -51,6 +52,11 @@ class Definition:
     workflow: type | None = None
     activities: tuple[Callable[..., Any], ...] = ()
     guarded: tuple[str, ...] | None = None
+    lock: Lock | None = None
+
+    def lock_of(self, given: str | None, context: Mapping[str, Any]) -> str | None:
+        """The lock of a call with this context: its own, or the task's."""
+        return self.lock.name(context) if given is None and self.lock is not None else given
 
 
 class CallOptions(NamedTuple):
@@ -63,6 +69,7 @@ class CallOptions(NamedTuple):
     connection: Any = None
     unique: str | None = None
     slot: AssignedSlot | None = None
+    lock: str | None = None
 
 
 NO_OPTIONS = CallOptions()
@@ -139,13 +146,15 @@ class Task(Generic[P, R]):
         connection: Any = None,
         unique: str | None = None,
         slot: AssignedSlot | None = None,
+        lock: str | None = None,
     ) -> Call[P]:
         """The options of a call, apart from its arguments: `task.options(key="a").enqueue(1)`.
 
         `key`, the item's id, makes it idempotent: a second enqueue of the same key changes nothing and returns
         `existing=True`. `at` is the time at which it runs. `priority` is 0 (first) to 9. `lane` is a tenant, say,
-        whose calls take turns with those of others. The decorator has the defaults, also of `unique`. With `slot`, it
-        runs in a slot that was booked, and moves when that is re-planned: book it under the key.
+        whose calls take turns with those of others. With `lock`, such as `invoice:7`, it runs while no other call of
+        this lock does, of any task, on any worker; they wait in line. The decorator has the defaults, also of `unique`.
+        With `slot`, it runs in a slot that was booked, and moves when that is re-planned: book it under the key.
 
             slot = await slots.assign("inv-1", "invoices", due)
             await send_invoice.options(key="inv-1", slot=slot).enqueue("inv-1")
@@ -158,7 +167,7 @@ class Task(Generic[P, R]):
         """
         if unique is not None:
             checked_words(unique, InvalidInput)
-        return Call(self, CallOptions(key, at, priority, lane, connection, unique, slot))
+        return Call(self, CallOptions(key, at, priority, lane, connection, unique, slot, lock))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """A call with these arguments, for `enqueue_many`, `Tasks.batch` and `Tasks.chain`. It is not queued."""
@@ -309,4 +318,5 @@ def request_with(task: Task[..., Any], context: Any, options: CallOptions) -> En
         lane=definition.lane if options.lane is None else options.lane,
         priority=definition.priority if options.priority is None else options.priority,
         while_waiting=unique.while_waiting,
+        lock=definition.lock_of(options.lock, context),
     )

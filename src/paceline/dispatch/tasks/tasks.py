@@ -25,6 +25,7 @@ from paceline.dispatch.tasks.declarations import Declared, declare_schedules, de
 from paceline.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from paceline.dispatch.tasks.in_memory import InMemory
 from paceline.dispatch.tasks.inquiries import Inquiry, checked_unknown
+from paceline.dispatch.tasks.locks import Lock
 from paceline.dispatch.tasks.policies import (
     Backoff,
     Duration,
@@ -178,6 +179,7 @@ class Tasks:
         workflow: type | None = None,
         activities: Iterable[Callable[..., Any]] = (),
         guarded: Iterable[str] | None = None,
+        lock: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -204,6 +206,7 @@ class Tasks:
         workflow: type | None = None,
         activities: Iterable[Callable[..., Any]] = (),
         guarded: Iterable[str] | None = None,
+        lock: str | None = None,
     ) -> Any:
         """Makes a function a task: `@tasks.task` or `@tasks.task(retries=5, …)`.
 
@@ -228,6 +231,9 @@ class Tasks:
 
         On Temporal, `workflow` is the workflow class that runs instead of the function, with the item's id and its
         arguments as JSON, and `activities` are what it calls; those named in `guarded`, or else all, wait for `rate`.
+
+        With `lock`, such as `invoice:{number}`, one of the calls with the same name runs at a time, over all tasks and
+        workers; the others wait in line. In the name, `{number}` stands for that argument.
 
         Raises:
             ConfigurationError: an option or the function's signature is wrong, or the name is taken.
@@ -256,10 +262,9 @@ class Tasks:
                 queue=queue,
                 **unknown,
             )
-            names = None if guarded is None else tuple(guarded)
-            definition = Definition(
-                config, seconds, policy, priority, lane, same, downstream, inquire, workflow, tuple(activities), names
-            )
+            names, turn = None if guarded is None else tuple(guarded), Lock.of(lock, function)
+            own = workflow, tuple(activities), names
+            definition = Definition(config, seconds, policy, priority, lane, same, downstream, inquire, *own, turn)
             task = Task(self, function, definition)
             self._tasks[item_type] = task
             return task

@@ -302,7 +302,7 @@ class DispatchCycle:
         handled alone."""
         requests: list[StartRequest] = []
         changes: list[Change] = []
-        for item in batch.items:
+        for item in await self._with_their_locks(batch.items):
             if item.context_version != CONTEXT_VERSION:
                 change = newer_context(item, config, batch.batch_id)
                 events.log_newer_context(change)
@@ -344,6 +344,14 @@ class DispatchCycle:
                 for request, outcome in zip(requests, outcomes, strict=True)
             ]
         return changes
+
+    async def _with_their_locks(self, items: list[ClaimedItem]) -> list[ClaimedItem]:
+        """The items, but for those whose locks others hold: these wait in line now."""
+        locked = [item.claim for item in items if item.claim.lock is not None]
+        if not locked:
+            return items
+        taken = dict(zip(locked, await self._store.take_locks(locked), strict=True))
+        return [item for item in items if taken.get(item.claim, True)]
 
     def _inquires(self, config: DispatchConfig) -> bool:
         return config.on_unknown == OnUnknown.INQUIRE and self._engine.inquires(config.item_type)

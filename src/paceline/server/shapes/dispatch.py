@@ -171,6 +171,10 @@ class ItemShown(_OfType):
     worker: str | None
     code_version: str | None
     unknown_since: Instant | None
+    lock: str | None
+    """The name of the lock that its execution holds."""
+    waits_for_lock: bool
+    """Whether it waits in the line of that lock."""
 
 
 class ProgressShown(Shape):

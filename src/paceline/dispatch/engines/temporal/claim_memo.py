@@ -41,8 +41,8 @@ class ClaimMemo(NamedTuple):
         )
 
     def to_json(self) -> dict[str, Any]:
-        item_type, item_id, epoch, retries = self.claim
-        claim = {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries}
+        item_type, item_id, epoch, retries, lock = self.claim
+        claim = {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries, "lock": lock}
         doubt = {"inDoubt": self.in_doubt, "isLastInquiry": self.is_last_inquiry, "isUsedUp": self.is_used_up}
         place = {"lane": self.lane, "priority": self.priority}
         return {**claim, **place, "onUnknown": self.on_unknown, **doubt}
@@ -53,7 +53,8 @@ class ClaimMemo(NamedTuple):
         if not isinstance(value, Mapping):
             return None
         try:
-            claim = Claim(str(value["itemType"]), str(value["itemId"]), int(value["epoch"]), int(value["retries"]))
+            key, lock = (str(value["itemType"]), str(value["itemId"])), value.get("lock")
+            claim = Claim(*key, int(value["epoch"]), int(value["retries"]), None if lock is None else str(lock))
             place = str(value["lane"]), int(value["priority"])
         except (KeyError, TypeError, ValueError):
             return None

@@ -33,6 +33,7 @@ TABLES = (
     "dispatch_config",
     "dispatch_audit",
     "dispatch_worker",
+    "dispatch_lock",
     "dispatch_batch",
     "dispatch_periodic",
     "limit_state",
@@ -213,6 +214,7 @@ def _dispatch() -> None:
         sa.Column("worker", sa.String(300)),
         sa.Column("code_version", sa.String(64)),
         sa.Column("unknown_since", Instant),
+        sa.Column("lock_name", sa.String(255)),
         sa.PrimaryKeyConstraint("item_type", "item_id", name="paceline_dispatch_queue_pk"),
     )
     _partial_index(
@@ -244,6 +246,12 @@ def _dispatch() -> None:
         "paceline_dispatch_queue",
         ["item_type", "due_at"],
         "queue_status = 'UNKNOWN'",
+    )
+    _partial_index(
+        "paceline_dispatch_queue_lock_ix",
+        "paceline_dispatch_queue",
+        ["lock_name", "priority", "scheduled_exec_time", "item_id"],
+        "queue_status = 'READY' AND lock_name IS NOT NULL",
     )
     _partial_index(
         "paceline_dispatch_queue_flight_ix",
@@ -358,6 +366,14 @@ def _dispatch() -> None:
         sa.Column("machine", sa.String(128)),
         sa.PrimaryKeyConstraint("worker_id", name="paceline_dispatch_worker_pk"),
     )
+    op.create_table(
+        "paceline_dispatch_lock",
+        sa.Column("lock_name", sa.String(255), nullable=False),
+        sa.Column("item_type", sa.String(64), nullable=False),
+        sa.Column("item_id", sa.String(255), nullable=False),
+        sa.PrimaryKeyConstraint("lock_name", name="paceline_dispatch_lock_pk"),
+    )
+    op.create_index("paceline_dispatch_lock_item_ix", "paceline_dispatch_lock", ["item_type", "item_id"])
     op.create_table(
         "paceline_dispatch_batch",
         sa.Column("item_type", sa.String(64), nullable=False),

@@ -1,0 +1,148 @@
+"""Locks by name: over all item types and workers, one item of a lock runs at a time, and the others wait in line.
+
+The row of a lock names the item that holds it, or that is the next to: it is claimed as any other item. An item that
+is claimed while another one holds its lock goes to the line, where no claim finds it. Whoever takes a lock, or gives it
+back, locks its row first: nobody comes to a line after the last look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from paceline.dispatch.model import IN_LINE_UNTIL, Action, BatchSummary, Change, Claim, Item
+from paceline.dispatch.status import IN_FLIGHT, Status
+from paceline.dispatch.stores.following import Settle
+from paceline.dispatch.stores.rows import chunks, entry, of_items, write_audit
+from paceline.dispatch.stores.tables import LOCKED, among, lock, only, queue
+from paceline.sql.schema import now as database_clock
+
+Key = tuple[str, str]
+
+
+def take(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
+    """Takes the lock of each claim; False for one that waits in line now, and whose claim is given back."""
+    moment = now or database_clock(connection)
+    taken = dict.fromkeys(claims, False)
+    # In the order of the names: two callers wait for each other in one order.
+    for claim in sorted(claims, key=lambda claim: str(claim.lock)):
+        taken[claim] = _take(connection, claim, moment)
+    return [taken[claim] for claim in claims]
+
+
+def _take(connection: sa.Connection, claim: Claim, now: datetime) -> bool:
+    name, key = str(claim.lock), (claim.item_type, claim.item_id)
+    this = lock.c.lock_name == name
+    row = connection.execute(sa.select(lock).where(this).with_for_update()).one_or_none()
+    if row is None:
+        # If somebody else inserts it at the same time, this is a `Conflict`, and it is there at the next try.
+        connection.execute(sa.insert(lock).values(lock_name=name, item_type=key[0], item_id=key[1]))
+        return True
+    holder = row.item_type, row.item_id
+    if holder != key and not _may_run(connection, name, holder):
+        # It ended in a way that did not give the lock back.
+        holder = _next_in_line(connection, name, now) or key
+        connection.execute(sa.update(lock).where(this).values(item_type=holder[0], item_id=holder[1]))
+    if holder == key:
+        return True
+    _put_in_line(connection, claim, holder, now)
+    return False
+
+
+def _may_run(connection: sa.Connection, name: str, holder: Key) -> bool:
+    """Whether the holder runs, or is the next to."""
+    mine = of_items(holder[0], [holder[1]]) & (queue.c.lock_name == name)
+    row = connection.execute(sa.select(queue.c.queue_status, queue.c.due_at).where(mine)).one_or_none()
+    if row is None:
+        return False
+    return row.queue_status in IN_FLIGHT or (row.queue_status == Status.READY and row.due_at < IN_LINE_UNTIL)
+
+
+def _put_in_line(connection: sa.Connection, claim: Claim, holder: Key, now: datetime) -> None:
+    mine = of_items(claim.item_type, [claim.item_id]) & (queue.c.claim_epoch == claim.epoch)
+    in_flight = queue.c.queue_status.in_([status.value for status in IN_FLIGHT])
+    row = connection.execute(sa.select(queue.c.queue_status).where(mine, in_flight).with_for_update()).one_or_none()
+    if row is None:
+        return  # the claim is lost
+    connection.execute(
+        sa.update(queue)
+        .where(mine, in_flight)
+        .values(queue_status=Status.READY.value, due_at=IN_LINE_UNTIL, begun_at=None, updated_at=now)
+    )
+    detail = f"waits for the lock {claim.lock!r}, which {holder[0]} {holder[1]} holds"[:2000]
+    key = claim.item_type, claim.item_id, None
+    write_audit(connection, [entry(*key, Action.RELEASED, row.queue_status, Status.READY, detail, now)])
+
+
+def give_back(connection: sa.Connection, keys: Iterable[Key], now: datetime | None) -> set[str]:
+    """Gives the locks that these items hold to the next in their lines. Returns the types of those."""
+    moment = now or database_clock(connection)
+    by_type: dict[str, list[str]] = {}
+    for item_type, item_id in keys:
+        by_type.setdefault(item_type, []).append(item_id)
+    rows: list[sa.Row[tuple[str, str, str]]] = []
+    for item_type, item_ids in by_type.items():
+        for some in chunks(item_ids):
+            held = (lock.c.item_type == item_type) & lock.c.item_id.in_(list(some))
+            rows += connection.execute(sa.select(lock).where(held).order_by(lock.c.lock_name).with_for_update()).all()
+    following = set()
+    for row in sorted(rows, key=lambda row: str(row.lock_name)):
+        this = lock.c.lock_name == row.lock_name
+        if (holder := _next_in_line(connection, row.lock_name, moment)) is None:
+            connection.execute(sa.delete(lock).where(this))
+        else:
+            connection.execute(sa.update(lock).where(this).values(item_type=holder[0], item_id=holder[1]))
+            following.add(holder[0])
+    return following
+
+
+def _next_in_line(connection: sa.Connection, name: str, now: datetime) -> Key | None:
+    """The first in the line, which is due now; None if nobody waits."""
+    dialect = connection.dialect.name
+    order = [only(LOCKED, column, dialect) for column in ("lock_name", "priority", "scheduled_exec_time", "item_id")]
+    first = (
+        sa.select(queue.c.item_type, queue.c.item_id)
+        .where(among(LOCKED, dialect), order[0] == name, queue.c.due_at == IN_LINE_UNTIL)
+        .order_by(*order)
+        .limit(1)
+    )
+    while (row := connection.execute(first).one_or_none()) is not None:
+        waits = (queue.c.queue_status == Status.READY.value) & (queue.c.due_at == IN_LINE_UNTIL)
+        due = sa.update(queue).where(of_items(row.item_type, [row.item_id]), waits).values(due_at=now, updated_at=now)
+        # An operator may have cancelled it since it was read: then another one is the first.
+        if connection.execute(due).rowcount:
+            return row.item_type, row.item_id
+    return None
+
+
+def ends_hold(change: Change) -> bool:
+    """Whether the item of a change gives its lock back, if it has one."""
+    return change.claim.lock is not None and change.status is not Status.DISPATCHED
+
+
+def settling(settle: Settle, following: set[str]) -> Settle:
+    """`settle`, and the locks of the items that are not in flight any more. The types of the items that have them now
+    are added to `following`."""
+
+    def with_locks(
+        connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
+    ) -> list[bool]:
+        done = settle(connection, changes, summaries, now)
+        ended = [
+            (change.claim.item_type, change.claim.item_id)
+            for change, written in zip(changes, done, strict=True)
+            if written and ends_hold(change)
+        ]
+        if ended:
+            following.update(give_back(connection, ended, now))
+        return done
+
+    return with_locks
+
+
+def move(connection: sa.Connection, items: Iterable[Item], now: datetime | None) -> None:
+    """An operator moved these items: those that held a lock, or were the next to, hold it no more."""
+    if keys := [(item.item_type, item.item_id) for item in items if item.lock is not None]:
+        give_back(connection, keys, now)
