@@ -117,7 +117,8 @@ def test_every_alert_has_a_test_and_a_runbook_entry() -> None:
 def setting_names() -> set[str]:
     """Every variable there is."""
     found = {"PACELINE_SETTINGS_FILE", "PACELINE_REQUIRE", "PACELINE_TEST_ORACLE_URL"}
-    found |= {"PACELINE_LIMITER", "PACELINE_RULES", "PACELINE_DEFAULTS", "PACELINE_ON_DENIED"}  # Django's own settings
+    # Settings of Django.
+    found |= {"PACELINE_LIMITER", "PACELINE_RULES", "PACELINE_DEFAULTS", "PACELINE_ON_DENIED", "PACELINE_QUEUE"}
     for name, value in Settings().model_dump().items():
         inner = [f"{name}_{each}" for each in value] if isinstance(value, dict) and value else [name]
         found.update(f"PACELINE_{each}".upper() for each in inner)

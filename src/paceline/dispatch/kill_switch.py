@@ -44,7 +44,8 @@ class KillSwitch:
         self._clock = clock
         self._on_at = float("-inf")
         self._reading: asyncio.Task[bool] | None = None
-        self._waits: set[asyncio.Timeout] = set()
+        self._waits: dict[asyncio.Timeout, None] = {}
+        """In the order in which they came."""
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -78,7 +79,7 @@ class KillSwitch:
         """
         try:
             async with asyncio.timeout(None) as timeout:
-                self._waits.add(timeout)
+                self._waits[timeout] = None
                 if self._watching is None:
                     self._watching = asyncio.create_task(self._watch())
                 # Awaited here: a separate task would end some loop iterations before the call begins.
@@ -88,7 +89,7 @@ class KillSwitch:
                 raise
             raise Postponed(OFF) from None
         finally:
-            self._waits.discard(timeout)
+            self._waits.pop(timeout, None)
 
     async def _watch(self) -> None:
         try:
@@ -97,7 +98,7 @@ class KillSwitch:
                 # A read failure ends no wait: `check` will stop the call.
                 with contextlib.suppress(Exception):
                     if not await self._is_on():
-                        for timeout in self._waits:
+                        for timeout in [*self._waits]:
                             _end(timeout)
                         return
         finally:

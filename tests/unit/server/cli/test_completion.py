@@ -63,7 +63,7 @@ def test_options_of_free_text_complete_nothing() -> None:
         ("plans set gold", "--on-error", "open closed fallback none"),
         ("slots list", "--status", "BOOKED CANCELLED"),
         ("slots replan", "--direction", "earlier spread"),
-        ("tokens create ops", "--scope", "read assign send admin"),
+        ("tokens create ops", "--scope", "read assign send view operate admin"),
         ("queue set T", "--on-unknown", "retry inquire hold"),
         ("queue cancel T", "--status", "READY CLAIMED DISPATCHED COMPLETED FAILED UNKNOWN DEAD_LETTER CANCELLED"),
         ("payments submit feed", "--format", "csv jsonl pain001"),

@@ -29,7 +29,7 @@ class Service:
         self.reads += 1
         check = Check(name="database", status=self.status)
         at = 1_803_902_400_000
-        shown = OverviewShown.of(version="", at=at, checks=[check], numbers=None, queues=[], windows=None)
+        shown = OverviewShown.of(version="", at=at, checks=[check], numbers=None, queues=[], windows=None, flow=None)
         shown.version = ".".join(versions_of(shown).values())
         return overview_snapshot(shown)
 
