@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from paceline.server.access.model import ANYONE, granted
+from paceline.server.access.model import ANYONE
 from paceline.server.access.ports import Session
 from paceline.server.access.sessions import Login, session_id
 from paceline.server.shapes.members import INSTANT
@@ -40,8 +40,7 @@ class SessionShown(Shape):
     def of_login(cls, login: Login | None, *, openid: bool = False) -> Self:
         if login is None:
             return cls(login_required=True, name=None, scopes=[], expires_at=None, openid=openid)
-        scopes = sorted(granted(login.caller.scopes))
-        return cls.of(login.caller, login, scopes=scopes, login_required=login.caller is not ANYONE, openid=openid)
+        return cls.of(login.caller, login, login_required=login.caller is not ANYONE, openid=openid)
 
 
 class OpenSession(Shape):

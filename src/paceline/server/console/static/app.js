@@ -43,7 +43,9 @@ let closeStream = () => {}
 let unansweredUntil = null // a banner about a call without an answer goes with the first answer from then on
 
 /** Whether the session's token has a scope; `admin` has them all. */
-const may = scope => session.scopes.includes(scope) || session.scopes.includes('admin')
+const INCLUDED = {view: ['read'], operate: ['read', 'view']}
+const may = scope =>
+  session.scopes.some(own => own === scope || own === 'admin' || (INCLUDED[own] || []).includes(scope))
 
 /** What pages are given to work with. */
 const shell = {
