@@ -104,8 +104,9 @@ async def show_all(request: Request) -> Response:
     if limit is None and not given:
         versions = await slots.configs()
     else:
-        limit = limit or MOST_LISTED
-        versions = await slots.search_configs(search, after=given.get("cursor"), limit=limit)
+        limit, cursor = limit or MOST_LISTED, given.get("cursor")
+        after = None if cursor is None else checked_name(cursor, "cursor")
+        versions = await slots.search_configs(search, after=after, limit=limit)
     following = versions[-1].name if limit is not None and len(versions) == limit else None
     return json_response(Configs(configs=[Config.of_version(version) for version in versions], next=following))
 
