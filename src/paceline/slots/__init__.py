@@ -1,4 +1,13 @@
-"""When may this run? Slots in time windows of limited capacity."""
+"""When may this run? Slots in time windows of limited capacity.
+
+- `scheduler.py` is the use case; `model.py` has a policy, a request and a slot; `ports.py` what a store promises
+- `windows.py`, `calendars.py` and `curves.py`: windows of time, when they are open, what they hold
+- `occupancy.py`: how full they are, as far as a transaction has read them
+- `booking/`: the writer that gathers requests, and the search for each one's time
+- `replan/`: moving booked slots when a limit was raised, or lowered
+- `forecast/` and `explain.py`: what would happen, and why something did
+- `stores/`: SQLite, PostgreSQL and Oracle
+"""
 
 from paceline.slots._blocking import BlockingSlotScheduler
 from paceline.slots.calendars import Calendar
