@@ -334,7 +334,7 @@ def test_a_token_sees_what_its_scope_allows_and_which_it_lacks(own_page: Page, c
     expect(own_page.get_by_role("button", name="Cancel this slot")).to_be_disabled()
     expect(own_page.get_by_text("needs scope assign")).to_be_visible()
     own_page.goto("/#/dispatch")
-    expect(own_page.get_by_text("Dispatch needs a token with the scope admin")).to_be_visible()
+    expect(own_page.get_by_text("Dispatch needs a token with the scope view")).to_be_visible()
     own_page.goto("/#/limits")
     expect(own_page.get_by_role("button", name="Acquire")).to_be_disabled()
 

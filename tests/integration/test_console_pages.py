@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from structlog.testing import capture_logs
 
+from paceline.server.access.model import Scope
 from paceline.server.console.stream import stream
 from paceline.server.http.app import create_app
 from paceline.server.http.services import FIELDS, SERVICES
@@ -57,8 +58,8 @@ async def test_each_part_is_what_its_path_answers(http: httpx.AsyncClient) -> No
         alone = await http.get(read)
         assert parts[read] == {"status": alone.status_code, "body": alone.json()}
     assert [parts[read]["status"] for read in reads] == [200, 200, 200, 404, 400]
-    [config] = parts["/admin/dispatch?stats=true"]["body"]["itemTypes"]
-    [stats] = parts["/admin/dispatch?stats=true"]["body"]["stats"]
+    config, *_ = parts["/admin/dispatch?stats=true"]["body"]["itemTypes"]
+    stats, *_ = parts["/admin/dispatch?stats=true"]["body"]["stats"]
     assert (stats["itemType"], stats["inFlight"]) == (config["itemType"], 0)
 
 
@@ -69,7 +70,7 @@ async def test_a_part_needs_the_scope_that_its_path_needs(http: httpx.AsyncClien
     assert (await http.get("/api/v1/console/page", params={"read": "/%61dmin/plans"})).status_code == 400
     parts = await page(http, *reads, Authorization=f"Bearer {READER}")
     assert [part["status"] for part in parts.values()] == [403, 200, 404, 404]
-    assert "scope admin" in parts["/admin/plans"]["body"]["detail"]
+    assert "scope view" in parts["/admin/plans"]["body"]["detail"]
     nobody = await http.get("/api/v1/console/page?read=/api/v1/slots", headers={"Authorization": "Bearer hg_x"})
     assert nobody.status_code == 401
 
@@ -114,7 +115,7 @@ async def test_a_stream_brings_the_parts_that_change(app: FastAPI, http: httpx.A
         "server": None,
         SERVICES: app.state.services,
         FIELDS: {},
-        "state": {"caller": "admin", "is_admin": True, "request_id": "r"},
+        "state": {"caller": "admin", "scopes": frozenset(Scope), "request_id": "r"},
     }
     response = await stream(Request(scope))
     events = response.body_iterator  # type: ignore[attr-defined]
