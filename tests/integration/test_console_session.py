@@ -71,7 +71,7 @@ async def test_a_login_shows_what_its_scopes_allow_and_no_more(settings: Setting
         assert "scope assign" in refused.json()["detail"]
         refused = await http.get("/admin/plans")
         assert refused.status_code == 403
-        assert "scope admin" in refused.json()["detail"]
+        assert "scope view" in refused.json()["detail"]
 
 
 async def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(settings: Settings) -> None:

@@ -31,7 +31,7 @@ export const limits = {
       names,
       shell.may('view')
         ? [card('Plans', list, link('New plan', 'limits', '')), editor]
-        : card('Plans', h('p', {class: 'notice'}, 'Seeing and changing plans needs a token with the scope admin.')),
+        : card('Plans', h('p', {class: 'notice'}, 'Seeing plans needs a token with the scope view.')),
       card(
         'Try a key',
         form(
