@@ -54,6 +54,7 @@ from paceline.server.wiring.kafka import lag_observer
 from paceline.server.wiring.queue import queue_encryption
 from paceline.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from paceline.sql.engine import Database
+from paceline.sql.migrate import current
 from paceline_payments.service.wiring.downstream import (
     NAME,
     OperatorInquiry,
@@ -365,6 +366,10 @@ async def _sql_payment_store(settings: Settings, stack: AsyncExitStack) -> SqlPa
 
 
 async def verify_payments(settings: Settings) -> tuple[int, list[str]]:
-    """How many payments there are, and those that differ from their histories."""
+    """How many payments there are, and those that differ from their histories; none before their tables are made."""
     async with AsyncExitStack() as stack:
+        database = await shared_database(settings)
+        stack.push_async_callback(database.close)
+        if await database.read(current, steps) is None:
+            return 0, []
         return await (await _sql_payment_store(settings, stack)).verify_history()
