@@ -180,8 +180,8 @@ FOR_LOOPS: dict[type, set[str]] = {
     },
     Task: {"item_type", "blocking", "options", "call", "call_with_result"},
     Call: {"blocking", "call", "task", "given"},
-    Downstream: set(),
-    DownstreamCall: {"note", "seconds_left"},
+    Downstream: {"is_open"},
+    DownstreamCall: {"downstream", "note", "seconds_left"},
 }
 """What defines tasks, runs them on an event loop, or needs no twin because it does not wait."""
 

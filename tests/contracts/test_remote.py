@@ -239,11 +239,11 @@ async def test_tasks_are_queued_and_looked_at_over_http_and_run_beside_the_datab
 
 
 async def test_a_token_lets_in_to_what_it_permits(tmp_path: Path) -> None:
+    made = {
+        scope: json.loads(run(tmp_path, "tokens", "create", scope, "--scope", scope, "--json").stdout)["token"]
+        for scope in ("read", "assign", "admin")
+    }
     with Service(tmp_path) as service:
-        made = {
-            scope: json.loads(run(tmp_path, "tokens", "create", scope, "--scope", scope, "--json").stdout)["token"]
-            for scope in ("read", "assign", "admin")
-        }
         async with SlotScheduler.open(service.url, token=made["read"]) as reader:
             assert (await reader.configs())[0].name == "default"
             with pytest.raises(ConfigurationError, match="assign"):

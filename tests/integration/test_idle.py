@@ -19,15 +19,21 @@ from paceline.sql.listening import Listening
 
 PER_MINUTE = {
     "sql.outbox_looks.lease_and_read": 24,  # all topics at once, by a third of the lease of ten seconds
-    "dispatch.stores.admin_queries.outlooks": 30,  # a look at all item types every two seconds
+    "dispatch.stores.admin_queries.outlooks": 90,  # all item types every two seconds, and messages every second
     "dispatch.stores.admin_queries.configs": 12,  # the flow of work every ten seconds, and the console's numbers
     "slots.stores.policies.configs": 14,  # those that follow a downstream, every five seconds
+    # By the worker of the service, and by that of messages.
+    "dispatch.stores.admin_queries.configs_of": 12,
+    "dispatch.stores.admin_queries.stats": 9,
+    "dispatch.stores.periodic.tasks": 12,
+    "dispatch.stores.workers.beat": 12,
+    "paceline_sms.stores.item_statements.expire": 12,
     "sql.schema.now": 12,  # whether the database takes writes, and the clock of the numbers
 }
 """How often an idle process may run these on the database."""
 OTHERS = 6
 """How often it may run each other function: every ten seconds."""
-ALL = 150
+ALL = 240
 """How often it may run any of them."""
 MINUTE = 58.0
 """Less than one: what comes every ten seconds comes six times at most, also if the machine is busy."""

@@ -20,8 +20,8 @@ class FirstOf:
     """Calls go to the first downstream that lets them leave; to a later one only if the earlier ones did not within
     `patience` seconds each: their rates are used up, they are paused, or their breakers are open.
 
-        sms = FirstOf(twilio, backup)
-        async with sms.call() as call:
+        mail = FirstOf(relay, backup)
+        async with mail.call() as call:
             await providers[call.downstream.name].send(message)
 
     A call that has left is never repeated by another one.

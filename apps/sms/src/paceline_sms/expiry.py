@@ -11,7 +11,7 @@ from paceline.errors import StoreError
 from paceline.messaging import wait_for_stop
 from paceline_sms.ports import NotificationObserver
 
-PAUSE_SECONDS = 1.0
+PAUSE_SECONDS = 5.0
 BATCH = 500
 
 _log = logging.getLogger(__name__)
