@@ -24,7 +24,7 @@ PER_MINUTE = {
     "slots.stores.policies.configs": 14,  # those that follow a downstream, every five seconds
     # By the worker of the service, and by that of messages.
     "dispatch.stores.admin_queries.configs_of": 12,
-    "dispatch.stores.admin_queries.stats": 15,
+    "dispatch.stores.admin_queries.stats": 24,
     "dispatch.stores.periodic.tasks": 12,
     "dispatch.stores.workers.beat": 12,
     "paceline_sms.stores.item_statements.expire": 12,
