@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,32 @@ async def test_no_change_is_lost(opening: Open) -> None:
 
     await asyncio.gather(*(store.change(add(f"{n}-{m}")) for n, store in enumerate(stores) for m in range(5)))
     assert len((await stores[0].read()).state.pauses) == 20
+
+
+@pytest.mark.postgres
+async def test_no_change_is_lost_that_another_process_makes_first(postgres_url: str) -> None:
+    name, decided = uuid4().hex, list[State]()
+
+    def by_another_process() -> None:
+        async def change() -> None:
+            other = await open_states(postgres_url, name)
+            await other.change(lambda state, now_us: with_pause(state, "other", now_us + 10**12, now_us))
+            await other.close()
+
+        asyncio.run(change())
+
+    def decide(state: State, now_us: int) -> State:
+        if not decided:
+            thread = threading.Thread(target=by_another_process)
+            thread.start()
+            thread.join()
+        decided.append(state)
+        return with_pause(state, "mine", now_us + 10**12, now_us)
+
+    store = await open_states(postgres_url, name)
+    await store.change(decide)
+    assert set((await store.read()).state.pauses) == {"mine", "other"}
+    await store.close()
 
 
 async def test_a_breaker_is_open_until_it_is_closed(opening: Open) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -37,21 +38,26 @@ class SqlStateStore:
     async def close(self) -> None:
         await self._database.close()
 
-    def _read(self, connection: Connection, *, lock: bool = False) -> Reading:
-        query = sa.select(downstream.c.state).where(downstream.c.name == self._name)
-        text = connection.execute(query.with_for_update() if lock else query).scalar()
-        now_us = (database_clock(connection) - _EPOCH) // timedelta(microseconds=1)
-        return Reading(State.of_text(text), now_us)
+    def _read(self, connection: Connection) -> Reading:
+        text = connection.execute(self._query()).scalar()
+        return Reading(State.of_text(text), _now_us(connection))
+
+    def _query(self) -> sa.Select[Any]:
+        return sa.select(downstream.c.state).where(downstream.c.name == self._name)
 
     def _change(self, connection: Connection, decide: Callable[[State, int], State]) -> Reading:
-        before, now_us = self._read(connection, lock=True)
+        text = connection.execute(self._query().with_for_update()).scalar()
+        now_us = _now_us(connection)
+        before = State.of_text(text)
         after = decide(before, now_us)
         if after is before:
             return Reading(after, now_us)
         row = {"state": after.to_text(), "updated_at": _EPOCH + timedelta(microseconds=now_us)}
-        update = sa.update(downstream).where(downstream.c.name == self._name).values(**row)
-        if not connection.execute(update).rowcount:
+        if text is None:
+            # There was no row to lock: one that another process inserts now must not be written over.
             connection.execute(sa.insert(downstream).values(name=self._name, **row))
+        else:
+            connection.execute(sa.update(downstream).where(downstream.c.name == self._name).values(**row))
         return Reading(after, now_us)
 
 
@@ -73,5 +79,9 @@ class SqlDirectory:
 
 def _read_all(connection: Connection) -> dict[str, Reading]:
     rows = connection.execute(sa.select(downstream.c.name, downstream.c.state)).all()
-    now_us = (database_clock(connection) - _EPOCH) // timedelta(microseconds=1)
+    now_us = _now_us(connection)
     return {name: Reading(State.of_text(text), now_us) for name, text in rows}
+
+
+def _now_us(connection: Connection) -> int:
+    return (database_clock(connection) - _EPOCH) // timedelta(microseconds=1)
