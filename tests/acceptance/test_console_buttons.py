@@ -335,7 +335,12 @@ ALIKE = (
 ELSEWHERE = (
     r".*Skip to the content",  # it moves the focus only: test_console looks at that
     r".*\|(API|Metrics|Health)$",  # other pages than the console's
+    r".*\|Status report \(pain\.002\)$",  # a file
 )
+
+
+LOOKED_AT = {"downstreams"}
+"""Pages where there is nothing to press."""
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +361,7 @@ def test_every_control_of_a_page_does_something(
         found: list[str] = sorted(
             set(page.evaluate(FIND, scope)), key=lambda control: (ends_something(control), control)
         )
-        assert found, route
+        assert bool(found) == (route not in LOOKED_AT), route
         is_shown = True
         for control in found:
             if any(re.match(pattern, control) for pattern in (*ALIKE, *ELSEWHERE)):
