@@ -87,7 +87,7 @@ def test_five_places_hold_all_pages(page: Page, console: Console) -> None:
     pages = page.get_by_role("navigation", name="Pages")
     expect(pages).to_be_hidden()
     places.nth(2).click()
-    expect(pages.get_by_role("link")).to_have_text(["Dispatch", "Charts", "Periodic", "Workers"])
+    expect(pages.get_by_role("link")).to_have_text(["Dispatch", "Charts", "Periodic", "Workers", "Downstreams"])
     expect(page.get_by_role("heading", level=1)).to_have_text("Dispatch")
     pages.get_by_role("link", name="Workers").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
