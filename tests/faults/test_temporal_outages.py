@@ -115,7 +115,8 @@ async def survived(
         await eventually(lambda: stand(queue, Status.COMPLETED, everything), within=90, every=0.2)
         for name in everything:
             shown = await queue.show(ITEM_TYPE, name)
-            assert shown.item.retry_count == 0, (name, shown.audit)
+            # What had begun may have been executed before its worker was cut off: that is an attempt.
+            assert shown.item.retry_count <= (name in HELD), (name, shown.audit)
         assert {name: work.runs[name] for name in [*BEFORE, *DURING]} == dict.fromkeys([*BEFORE, *DURING], 1)
         assert all(work.runs[name] >= 1 for name in HELD), "the server could not be told that they had ended"
         refused = [entry for entry in await queue.audit(ITEM_TYPE, limit=1000) if entry.action == Action.RELEASED]

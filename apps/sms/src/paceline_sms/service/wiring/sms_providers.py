@@ -21,14 +21,14 @@ EVERY = ""
 
 
 def open_providers(settings: Settings) -> ProviderChain:
-    """The chain of providers. Their rates and breakers are shared by all processes: in Redis, if there is one, else in
-    the database.
+    """The chain of providers. Their rates and breakers are shared by all processes, in the
+    database of the messages: without that, there is nothing to send.
 
     Raises:
         ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.
     """
     rates, choices = _rates(settings), _choices(settings)
-    timeout, url = settings.section(SmsSettings).timeout_seconds, settings.redis_url or embedded_url(settings)
+    timeout, url = settings.section(SmsSettings).timeout_seconds, embedded_url(settings)
     providers = [
         NamedProvider(
             name,
