@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from paceline.dispatch.model import QueueStats
@@ -12,6 +15,16 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 class DispatchMetrics:
     """A `DispatchObserver` that counts into a Prometheus registry."""
+
+    _known: ClassVar[WeakKeyDictionary[CollectorRegistry, DispatchMetrics]] = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> DispatchMetrics:
+        """Those of a registry: the roles of one process count together."""
+        known = cls._known.get(registry)
+        if known is None:
+            known = cls._known[registry] = cls(registry)
+        return known
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, meaning: str) -> Counter:

@@ -94,6 +94,6 @@ async def open_dispatch_observer(
         # Imported here: metrics come with the server, and the library works without it.
         from paceline.server.metrics.dispatch import DispatchMetrics
 
-        observer = DispatchMetrics(registry)
+        observer = DispatchMetrics.of(registry)
     async with open_recorder(settings) as recorder:
         yield with_rollups(observer, DispatchRollups(recorder))

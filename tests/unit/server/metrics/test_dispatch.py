@@ -62,3 +62,9 @@ def test_what_is_due_later_is_deep_but_not_late(registry: CollectorRegistry) -> 
         metrics.measured(QueueStats("PAYMENT", {Status.READY: 5}, age))
         assert registry.get_sample_value("dispatch_queue_depth", ready) == 5
         assert registry.get_sample_value("dispatch_oldest_due_seconds", {"item_type": "PAYMENT"}) == seconds
+
+
+def test_the_roles_of_a_process_count_together() -> None:
+    registry = CollectorRegistry()
+    assert DispatchMetrics.of(registry) is DispatchMetrics.of(registry)
+    assert DispatchMetrics.of(CollectorRegistry()) is not DispatchMetrics.of(registry)
