@@ -17,6 +17,8 @@ LOW = 300
 RATE = 5
 SECONDS = 2.0
 """The longest that an urgent message may wait behind those."""
+IN_HAND_SECONDS = 6.0
+"""The same at a rate: what the sender has in hand already, and waits for its permit, leaves first."""
 
 
 @pytest.fixture(scope="module")
@@ -74,4 +76,4 @@ async def test_at_a_provider_s_rate_priority_decides_who_is_next(
         await eventually(lambda: asyncio.to_thread(lambda: len(provider.calls()) > RATE), within=30)
         waits = [await seconds_until_called(served, provider, users[-1], f"urgent {number}") for number in range(3)]
         assert len(provider.calls()) < LOW, "the others are still waiting"
-        assert max(waits) <= SECONDS, waits
+        assert max(waits) <= IN_HAND_SECONDS, waits
