@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 
 from paceline import (
@@ -202,6 +203,28 @@ async def test_errors_are_those_of_the_library(slots: SlotScheduler, queue: Disp
         await queue.enqueue("MAIL", "1", connection=object())
     with pytest.raises(ConfigurationError, match=r"reconcile.*database's own URL"):
         await slots.reconcile(lambda _: None, before=datetime.now(UTC))  # type: ignore[arg-type,return-value]
+
+
+async def test_a_call_of_wrong_types_is_an_error_of_its_own(url: str) -> None:
+    """As another program might send it: the client here can't."""
+    calls = [
+        {"method": "enqueue_requests", "arguments": {"requests": [5]}},
+        {"method": "enqueue_requests", "arguments": {"requests": None}},
+        {"method": "define", "arguments": {"config": "MAIL"}},
+        {"method": "define", "arguments": {}},
+    ]
+    looks = [
+        {"method": "heat_map", "arguments": {"config_name": "default", "days": "seven"}},
+        {"method": "page", "arguments": {"limit": None}},
+        {"method": "explain", "arguments": {"event_id": ["e-1"]}},
+        {"method": "configs", "arguments": {}},
+    ]
+    async with httpx.AsyncClient(base_url=url) as http:
+        for path, target, sent in (("submit", "queue", calls), ("look", "slots", looks)):
+            answer = await http.post(f"/api/v1/remote/{path}", json={"target": target, "calls": sent})
+            assert answer.status_code == 200, answer.text
+            errors = [result.get("error", {}).get("~") for result in answer.json()["results"]]
+            assert errors == [None if call["method"] == "configs" else "InvalidInput" for call in sent]
 
 
 async def test_what_belongs_to_an_application_is_not_for_strangers(slots: SlotScheduler) -> None:

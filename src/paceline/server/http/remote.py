@@ -91,6 +91,11 @@ async def _result(scope: Scope, api: RemoteApi, method: str, arguments: Mapping[
         return {"ok": api.dump(await getattr(target, method)(**loaded))}
     except PacelineError as error:
         return {"error": api.dump(_shown(error, scope["path"]))}
+    except (TypeError, AttributeError):
+        # A value of another type than the method takes, which the library's own client may send untyped. The log tells
+        # it from a fault of ours.
+        structlog.get_logger().warning("a remote call failed", method=f"{api.target}.{method}", exc_info=True)
+        return {"error": api.dump(InvalidInput("arguments", f"are not of the types that {method} takes"))}
 
 
 def _refuse_types_of_apps(loaded: Mapping[str, Any], *, is_admin: bool) -> None:
