@@ -1,4 +1,5 @@
-"""`make pictures`: takes the pictures of the console in the documents, from a service with made-up data."""
+"""`make pictures`: takes the pictures of the console in the documents, from a service with made-up data, and README's
+chart."""
 
 from __future__ import annotations
 
@@ -156,6 +157,17 @@ def served(directory: Path) -> Iterator[str]:
             process.terminate()
 
 
+def plan(directory: Path, folder: Path) -> None:
+    """README's chart: its own two commands."""
+    bank = ("--config", "bank", "--events", "500000", "--at", "2030-03-01T16:00:00Z")
+    for words in (
+        ("config", "set", "bank", "--max", "50", "--window", "1s", "--spread", "even"),
+        ("forecast", *bank, "--plot", str(folder.resolve() / "forecast.png")),
+    ):
+        command = [sys.executable, "-m", "paceline", *words]
+        subprocess.run(command, cwd=directory, check=True, stdout=subprocess.DEVNULL)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, default=IMAGES, help="the folder of the pictures")
@@ -176,6 +188,8 @@ def main() -> None:
             for name in options.names or PICTURES:
                 take(browser.new_page(viewport=SIZE, base_url=url, color_scheme="light"), name, options.into)
             browser.close()
+        if not options.names:
+            plan(Path(directory), options.into)
 
 
 def take(page: Page, name: str, folder: Path) -> None:

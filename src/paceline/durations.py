@@ -80,6 +80,11 @@ def format_duration(span: timedelta) -> str:
     return f"P{date}{'T' + clock if clock else ''}" if date or clock else "PT0S"
 
 
+def short_duration(span: timedelta) -> str:
+    """The form people write, which `parse_duration` reads too: `4s`, `0.5s`, `1d12h`."""
+    return format_duration(span).translate({ord("P"): None, ord("T"): None}).lower()
+
+
 def parse_instant(value: str | datetime, field: str = "time") -> datetime:
     """An aware UTC instant.
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 
-from paceline.durations import format_duration, format_instant, parse_duration
+from paceline.durations import format_instant, parse_duration, short_duration
 from paceline.errors import InvalidInput
 from paceline.server.cli.config import policy_changes
 from paceline.server.cli.forecast_plot import picture
 from paceline.server.cli.parameters import Command, as_json, completing
+from paceline.server.cli.planner import Advice, advise
 from paceline.server.cli.plots import check_plot, save_plot
 from paceline.server.cli.slot_reads import read_slots
 from paceline.server.cli.terminal import print_json, print_line, print_status, print_table
+from paceline.server.settings import Settings
 from paceline.server.shapes.forecast import ForecastShown
-from paceline.slots import Forecast
+from paceline.slots import Forecast, SlotScheduler
 from paceline.slots.model import FirstWindow, Spread
 
 SHOWN = 20
@@ -43,12 +47,14 @@ SHOWN = 20
 )
 @click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
 @click.option(
-    "--latency",
-    help="How long a downstream takes to answer, such as PT0.2S: also show how many calls per second its hard limit, "
-    "--rate, lets through.",
+    "--tps",
+    type=click.IntRange(1),
+    help="What the system behind takes in any second: say whether that holds, and which limit would make it hold.",
 )
 @click.option(
-    "--rate", type=click.IntRange(1), default=50, help="The hard limit of that downstream, in calls a second."
+    "--latency",
+    help="How long that system takes to answer, such as 0.2s: also show how many calls a second a hard limit of --tps "
+    "lets through.",
 )
 @click.option(
     "--csv",
@@ -72,8 +78,8 @@ def forecast(
     max_delay: str | None,
     first_window: str | None,
     curve: str | None,
+    tps: int | None,
     latency: str | None,
-    rate: int,
     csv: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -85,40 +91,53 @@ def forecast(
         raise InvalidInput("--csv", "can't be - with --json, which has these times as drain")
     if plot is not None:
         check_plot(plot)
-    seconds = None if latency is None else parse_duration(latency, "--latency").total_seconds()
-    forecast = read_slots(
-        lambda slots, settings: slots.forecast(
-            config_names or settings.slots.default_config, events, at, changes=changes
-        )
-    )
-    calls = None if seconds is None else _calls(rate, seconds)
+    calls = None if latency is None else _calls(tps, parse_duration(latency, "--latency").total_seconds())
+
+    async def work(slots: SlotScheduler, settings: Settings) -> tuple[Forecast, Advice | None]:
+        names = config_names or settings.slots.default_config
+
+        async def attempt(changed: Mapping[str, Any]) -> Forecast:
+            return await slots.forecast(names, events, at, changes={**changes, **changed})
+
+        drawn = await attempt({})
+        return drawn, None if tps is None else await advise(drawn, tps, attempt)
+
+    forecast, advice = read_slots(work)
     if as_json:
         document = ForecastShown.of_forecast(forecast).dump()
-        print_json(document if calls is None else document | {"callsPerSecond": calls})
+        print_json(
+            document
+            | ({} if advice is None else {"tps": advice.dump()})
+            | ({} if calls is None else {"callsPerSecond": calls})
+        )
     elif not piped:
-        _show(forecast)
+        meant = [] if advice is None else advice.lines()
         if calls is not None:
-            print_line(
-                f"the downstream takes {rate} calls a second; if it answers after {seconds:g} s, it"
-                f" gets {calls['answer']:g} counted at the answer, {calls['departure']:g} counted at the departure"
+            meant.append(
+                f"if it answers after {latency}, {calls['answer']:g} calls a second get through counted at the answer, "
+                f"{calls['departure']:g} counted at the departure"
             )
+        _show(forecast, meant)
     if csv is not None:
         _write(forecast, None if piped else csv)
     if plot is not None:
         save_plot(lambda: picture(forecast), plot)
 
 
-def _calls(rate: int, latency: float) -> dict[str, float]:
+def _calls(tps: int | None, latency: float) -> dict[str, float]:
     """Calls per second to a downstream, by where its limit is counted."""
+    if tps is None:
+        raise InvalidInput("--latency", "needs --tps: how many calls the system takes in any second")
     from paceline.downstream.pacing import sustained_rate
 
     return {
-        "answer": round(sustained_rate(rate, latency, "answer"), 2),
-        "departure": sustained_rate(rate, latency, "departure"),
+        "answer": round(sustained_rate(tps, latency, "answer"), 2),
+        "departure": sustained_rate(tps, latency, "departure"),
     }
 
 
-def _show(forecast: Forecast) -> None:
+def _show(forecast: Forecast, meant: Sequence[str]) -> None:
+    """The forecast, what it means for the system behind, and its first windows."""
     if forecast.drained_by is None or forecast.first_window is None:
         print_line(f"nothing is free for {', '.join(forecast.config_names) or forecast.config_name} before its horizon")
         return
@@ -135,13 +154,14 @@ def _show(forecast: Forecast) -> None:
     if (delays := forecast.delays) is not None:
         times = (("half", delays.p50_ms), ("90 %", delays.p90_ms), ("99 %", delays.p99_ms), ("all", delays.max_ms))
         print_line(
-            "delay: "
-            + ", ".join(f"{share} within {format_duration(timedelta(milliseconds=ms))}" for share, ms in times)
+            "delay: " + ", ".join(f"{share} within {short_duration(timedelta(milliseconds=ms))}" for share, ms in times)
         )
     for peaks in forecast.peaks:
         print_line(
             f"at most {peaks.per_second} in any second, {peaks.per_100_ms} in any 100 ms with {peaks.spread} spread"
         )
+    for line in meant:
+        print_line(line)
     rows = [
         [format_instant(fill.start), str(fill.taken), str(fill.added), str(fill.limit)]
         for fill in forecast.windows[:SHOWN]

@@ -90,15 +90,17 @@ def test_without_matplotlib_the_extra_is_named(
 
 
 def test_the_cost_of_a_hard_limit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--tps", "50", "--latency", "0.2s"]
     for words, shown in (
-        (["--latency", "PT0.2S"], "41.67 counted at the answer, 50 counted at the departure"),
-        (["--latency", "PT0.2S", "--json"], '"callsPerSecond": {"answer": 41.67, "departure": 50.0}'),
+        (given, "41.67 calls a second get through counted at the answer, 50 counted at the departure"),
+        ([*given, "--json"], '"callsPerSecond": {"answer": 41.67, "departure": 50.0}'),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["forecast", "--at", AT, *words])
         assert ended.value.code == 0
         assert shown in capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        main(["forecast", "--latency", "soon"])
-    assert ended.value.code == 2
-    assert "--latency" in capsys.readouterr().err
+    for words, field in ((["--tps", "50", "--latency", "soon"], "--latency"), (["--latency", "1s"], "needs --tps")):
+        with pytest.raises(SystemExit) as ended:
+            main(["forecast", *words])
+        assert ended.value.code == 2
+        assert field in capsys.readouterr().err

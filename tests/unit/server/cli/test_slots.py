@@ -207,7 +207,7 @@ def test_a_change_is_tried_before_it_is_made(paceline: Paceline) -> None:
     deferred = json.loads(paceline(*forecast, "--calendar", "hours.json"))
     assert deferred["firstWindow"] == "2030-09-01T09:00:00.000Z"
     assert json.loads(paceline(*forecast))["windowCount"] == 10, "nothing was changed"
-    assert "delay: half within PT20S" in paceline(*forecast[:-1])
+    assert "delay: half within 20s" in paceline(*forecast[:-1])
     assert "--window" in paceline(*forecast, "--window", "soon", status=2)
     assert "--csv" in paceline(*forecast, "--csv", "nowhere/x.csv", status=2)
     assert paceline(*forecast[:-1], "--csv", "-").splitlines() == lines
