@@ -53,6 +53,26 @@ async def test_operators_see_pause_and_slow_down_what_programs_call(tmp_path: Pa
             until(lambda: measured in client.get("/metrics").text)
 
 
+async def test_what_waits_in_other_processes_is_seen_and_a_store_that_is_away_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'paceline.db'}"
+    async with Downstream("bank", url, rate="50/second") as bank, Downstream("bank", url, rate="50/second") as other:
+        await other.pause()
+        waiting = [asyncio.create_task(bank.call(timeout=None).enter()) for _ in range(3)]
+        async with asyncio.timeout(20):
+            while (await other.state()).waiting < len(waiting):
+                await bank._observations.flush()
+        listed = await asyncio.to_thread(run, tmp_path, "downstreams", PACELINE_REDIS_URL="redis://127.0.0.1:1")
+        assert listed.stderr.splitlines()[-1] == "the Redis can't be reached: its downstreams are missing"
+        titles, row = (line.split() for line in listed.stdout.splitlines())
+        assert row[titles.index("waiting")] == "3", listed.stdout
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await bank._observations.flush()
+        assert (await other.state()).waiting == 0
+        await other.resume()
+
+
 def test_payments_are_calls_of_a_downstream_that_operators_pause(tmp_path: Path) -> None:
     party = {"name": "A", "iban": "DE89370400440532013000"}
     payment = {"amount": "1.00", "currency": "EUR", "payer": party, "payee": party | {"iban": "GB29NWBK60161331926819"}}

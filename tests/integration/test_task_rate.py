@@ -47,14 +47,14 @@ async def test_two_workers_keep_the_rate_of_a_task_in_every_second(postgres_url:
 
 async def test_an_operator_sees_the_rate_of_a_task_as_a_downstream_and_pauses_it(tmp_path: Path) -> None:
     url, began = f"sqlite:///{tmp_path / 'work.db'}", list[int]()
-    tasks, shown = Tasks(url), Downstreams([await open_directory(url)])
+    tasks, shown = Tasks(url), Downstreams({"database": await open_directory(url)})
 
     @tasks.task(name="RATED", rate="100/second")
     async def rated(number: int) -> None:
         began.append(number)
 
     async def known() -> list[tuple[str, str | None, float | None, int]]:
-        return [(each.name, each.rate, each.effective, each.state.totals.calls) for each in await shown.list()]
+        return [(each.name, each.rate, each.effective, each.state.totals.calls) for each in (await shown.list()).known]
 
     async with tasks, tasks.running():
         await rated.enqueue_many([(number,) for number in range(3)])

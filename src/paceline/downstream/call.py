@@ -159,6 +159,7 @@ class Call:
             self._deadline = self._began + self._timeout
         downstream = self._downstream
         downstream.waiting += 1
+        downstream._observations.begin()
         try:
             async with asyncio.timeout(self._timeout):
                 await downstream._admit(self)

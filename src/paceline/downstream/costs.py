@@ -21,17 +21,20 @@ class Budget(NamedTuple):
 
     limit: str
     plan: Plan
-    unit: int = 1
+    unit: int
+    capacity: int
+    """The largest cost, in units, that it can admit."""
+    is_places: bool
+    """Whether it limits what is open at once."""
+    life: float
+    """Seconds for which a cost counts."""
 
-    @property
-    def capacity(self) -> int:
-        """The largest cost, in units, that it can admit."""
-        return min(spec.size for spec in self.plan.specs)
-
-    @property
-    def is_places(self) -> bool:
-        """Whether it limits what is open at once."""
-        return isinstance(self.plan.specs[0], Concurrency)
+    @classmethod
+    def of(cls, limit: str, plan: Plan, unit: int = 1) -> Budget:
+        """That of a plan."""
+        is_places = isinstance(plan.specs[0], Concurrency)
+        life = max(spec.life_us for spec in plan.specs) / 1e6
+        return cls(limit, plan, unit, min(spec.size for spec in plan.specs), is_places, life)
 
     def units(self, cost: int) -> int:
         """A cost in units, rounded up."""
@@ -51,9 +54,9 @@ def budget_of(downstream: str, limit: str, given: str | Spec) -> Budget:
     except ConfigurationError as error:
         raise ConfigurationError(f"limits.{limit}", error.problem) from None
     if not isinstance(given, str):
-        return Budget(limit, plan)
+        return Budget.of(limit, plan)
     unit = max(-(-spec.size // MOST_LOGGED) for spec in plan.specs)
-    return Budget(limit, Plan(name, tuple(_sliding(spec, unit) for spec in plan.specs)), unit)
+    return Budget.of(limit, Plan(name, tuple(_sliding(spec, unit) for spec in plan.specs)), unit)
 
 
 def _sliding(spec: Spec, unit: int) -> Spec:

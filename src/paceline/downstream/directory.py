@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from paceline.downstream.downstream import check_rate_below
 from paceline.downstream.ports import DownstreamDirectory, StateStore
 from paceline.downstream.state import Reading, State, leased, sampled
-from paceline.errors import NotFound
+from paceline.errors import NotFound, StoreError
 from paceline.limits.rate_text import parse_rate
+
+log = logging.getLogger(__name__)
 
 BY_OPERATOR = "by an operator"
 
@@ -43,24 +46,46 @@ class KnownDownstream(NamedTuple):
         return self.rate_per_second if estimate is None or not estimate.fell_us else self.effective
 
     @property
+    def waiting(self) -> int:
+        """How many calls of all processes wait, as they have reported lately."""
+        return self.state.waiting_at(self.now_us)
+
+    @property
     def pauses(self) -> dict[str, float]:
         """Seconds until each key may be called again, as the other side said."""
         return {key: (end - self.now_us) / 1e6 for key, end in self.state.pauses.items() if end > self.now_us}
 
 
-class Downstreams:
-    """The downstreams of several stores. Of one that two stores know, the first store's is shown and changed."""
+class Listed(NamedTuple):
+    """All downstreams that can be seen."""
 
-    def __init__(self, directories: Sequence[DownstreamDirectory]) -> None:
+    known: list[KnownDownstream]
+    """By name."""
+    unreachable: list[str]
+    """The stores that can't be reached, where others may be."""
+
+
+class Downstreams:
+    """The downstreams of several stores, by what these are called. Of one that two stores know, the first store's is
+    shown and changed."""
+
+    def __init__(self, directories: Mapping[str, DownstreamDirectory]) -> None:
         self._directories = directories
 
-    async def list(self) -> list[KnownDownstream]:
-        """All that have been called or changed, by name. Raises `StoreError`."""
+    async def list(self) -> Listed:
+        """All that have been called or changed. A store that can't be reached hides only its own."""
         known: dict[str, KnownDownstream] = {}
-        for directory in self._directories:
-            for name, reading in (await directory.read_all()).items():
+        unreachable = []
+        for store, directory in self._directories.items():
+            try:
+                readings = await directory.read_all()
+            except StoreError as error:
+                log.info("the downstreams of the %s can't be read: %s", store, error)
+                unreachable.append(store)
+                continue
+            for name, reading in readings.items():
                 known.setdefault(name, KnownDownstream(name, *reading))
-        return [known[name] for name in sorted(known)]
+        return Listed([known[name] for name in sorted(known)], unreachable)
 
     async def change(self, name: str, *, paused: bool | None = None, rate: str | None = "") -> KnownDownstream:
         """Pauses or resumes all processes, and lowers their rate; within a second. `rate` None ends that; the default
@@ -93,11 +118,11 @@ class Downstreams:
 
     async def close(self) -> None:
         """Closes the stores."""
-        for directory in self._directories:
+        for directory in self._directories.values():
             await directory.close()
 
     async def _find(self, name: str) -> tuple[StateStore, Reading]:
-        for directory in self._directories:
+        for directory in self._directories.values():
             reading = (await directory.read_all()).get(name)
             if reading is not None:
                 return directory.of(name), reading

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from hashlib import sha256
 from math import inf
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -46,7 +47,7 @@ from paceline.errors import (
 from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Decision, OnError, Reason, Spec
 from paceline.limits.rate_text import Rate, parse_rate
-from paceline.limits.reservations import Link
+from paceline.limits.reservations import LONGEST_TTL, Link
 from paceline.options import check_seconds, check_wait, is_whole
 
 MAX_NAME = 80
@@ -56,8 +57,6 @@ FRESH_SECONDS = 0.25
 """How old the shared state may be when a call leaves."""
 LONGEST_PAUSE = 3600.0
 """Seconds. A mistake of the other side must not stop its callers for a year."""
-TTL = 86_400.0
-"""Seconds for which a reservation may be settled: longer than any call."""
 SHORTEST_WAIT = 0.01
 DEFAULT_KEY = "host"
 OTHER_SIDE = "server"
@@ -72,7 +71,7 @@ class DownstreamStatus(NamedTuple):
     effective: float | None
     """Calls per second that may leave now: less than the hard rate if an operator lowered it, or if it is adaptive."""
     waiting: int
-    """Calls of this process that wait."""
+    """Calls of all processes that wait: those of others as they reported within the last seconds."""
     running: int
     """Calls of this process that have left and not ended."""
     paused: str | None
@@ -150,12 +149,16 @@ class Downstream:
         if self._rate is None and not self._limits and breaker is None:
             raise ConfigurationError("rate", "give a rate, limits or a breaker")
         self._limiter: AsyncLimiter | None = None
+        self._reserved_for = min(max((each.life for each in self._limits.values()), default=0.0), LONGEST_TTL)
+        """Seconds. A cost that no longer counts can't be corrected, so nothing is remembered of it."""
         if self._limits:
             # As its hard rate: while the store is away, nothing leaves.
             self._limiter = AsyncLimiter(
                 url, plans=[each.plan for each in self._limits.values()], on_error=OnError.CLOSED
             )
-        self._observations = Observations(self._report, lambda: self.waiting > 0)
+        self._process = token_hex(4)
+        """By which this process reports."""
+        self._observations = Observations(self._report, lambda: self.waiting)
         self._breaker_policy = breaker
         self._breaker: DownstreamBreaker | None = None
         self._stack = AsyncExitStack()
@@ -258,9 +261,8 @@ class Downstream:
         pauses = {key: (end_us - now_us) / 1e6 for key, end_us in known.pauses.items() if end_us > now_us}
         rate = None if self._rate is None else str(self._rate)
         effective = None if self._rate is None else self._effective(known)
-        return DownstreamStatus(
-            rate, effective, self.waiting, self.running, known.paused, pauses, breaker, known.totals
-        )
+        waiting = self.waiting + known.waiting_at(now_us, besides=self._process)
+        return DownstreamStatus(rate, effective, waiting, self.running, known.paused, pauses, breaker, known.totals)
 
     async def set_rate(self, rate: str | None) -> None:
         """Lowers the hard rate of all processes, within a second; None ends that.
@@ -343,15 +345,16 @@ class Downstream:
         self._reading = await (await self._open()).change(decide)
         self._read_at = time.monotonic()
 
-    async def _report(self, report: Report, totals: Totals) -> None:
+    async def _report(self, report: Report, totals: Totals, waiting: int) -> None:
         """Shares what this process has seen."""
         hard = None if self._rate is None else str(self._rate)
 
         def merge(known: shared.State, now_us: int) -> shared.State:
-            estimate = None
-            if self._adapt is not None:
-                estimate = known.estimate or started(self._adapt, now_us - round(REPORT_SECONDS * 1e6))
+            estimate = known.estimate if self._adapt is not None else None
+            if self._adapt is not None and totals.calls:  # what is not tried proves nothing
+                estimate = estimate or started(self._adapt, now_us - round(REPORT_SECONDS * 1e6))
                 estimate = adapted(self._adapt, estimate, report, now_us, self._hardest(known))
+            known = shared.with_waiting(known, self._process, waiting, now_us)
             return shared.reported(known, totals, hard, estimate, now_us)
 
         await self._change(merge)
@@ -425,8 +428,10 @@ class Downstream:
         """Seconds until calls of a key may leave, by a state that was read just now; infinite if paused."""
         if known.paused is not None:
             return inf
+        if (end_us := known.pauses.get(key)) is None:
+            return 0.0
         now_us += round((time.monotonic() - self._read_at) * 1e6)
-        return max((known.pauses.get(key, 0) - now_us) / 1e6, 0.0)
+        return max((end_us - now_us) / 1e6, 0.0)
 
     async def _admit(self, call: Call) -> None:
         """Takes the permit, the places and the limits of a call, all or none, as soon as there is room."""
@@ -519,7 +524,7 @@ class Downstream:
         if call.links:
             taken.debts = self._debts.claim(call.links)
             links = [(key, plan, cost + taken.debts[plan]) for key, plan, cost in call.links]
-            reservation = await self._limiter.reserve_chain(links, ttl=TTL, timeout=wait)
+            reservation = await self._limiter.reserve_chain(links, ttl=self._reserved_for, timeout=wait)
             if not reservation:
                 return reservation.decision
             taken.reservation = reservation

@@ -17,9 +17,14 @@ from paceline.limits.rate_text import parse_rate
 MAX_PAUSES = 1024
 """Keys whose pause is kept. Beyond it, those that end first are dropped."""
 MAX_REASON = 2000
+MAX_PROCESSES = 256
+"""Of which is known how many calls wait there. Beyond it, those that reported least lately are dropped."""
+WAITING_SECONDS = 5
+"""For how long that is believed: a process may have died."""
 SAMPLE_SECONDS = 10
 MAX_SAMPLES = 60
 _NO_PAUSES: Mapping[str, int] = MappingProxyType({})
+_NONE_WAIT: Mapping[str, Waiting] = MappingProxyType({})
 
 
 class OpenBreaker(NamedTuple):
@@ -64,6 +69,13 @@ class Sample(NamedTuple):
     """`open`, `paused` by an operator, or `breaker` if that is open."""
 
 
+class Waiting(NamedTuple):
+    """How many calls of a process wait, and until when that is believed."""
+
+    calls: int
+    until_us: int
+
+
 class Follower(NamedTuple):
     """A lease: who decides for all processes, and until when."""
 
@@ -91,6 +103,8 @@ class State(NamedTuple):
     """Which process lets configs follow its rate."""
     samples: tuple[Sample, ...] = ()
     """The oldest first."""
+    waiting: Mapping[str, Waiting] = _NONE_WAIT
+    """By process, those of which calls wait."""
 
     @property
     def rate_per_second(self) -> float | None:
@@ -104,9 +118,15 @@ class State(NamedTuple):
         rates = (self.rate_per_second, None if self.estimate is None else self.estimate.rate)
         return min((rate for rate in rates if rate is not None), default=None)
 
+    def waiting_at(self, now_us: int, besides: str = "") -> int:
+        """How many calls of all processes wait, as they have reported lately; those of one left out."""
+        return sum(
+            each.calls for process, each in self.waiting.items() if each.until_us > now_us and process != besides
+        )
+
     def to_text(self) -> str:
         """As it is stored."""
-        return json.dumps(self._replace(pauses=dict(self.pauses))._asdict())
+        return json.dumps(self._replace(pauses=dict(self.pauses), waiting=dict(self.waiting))._asdict())
 
     @classmethod
     def of_text(cls, text: str | None) -> State:
@@ -121,6 +141,7 @@ class State(NamedTuple):
             totals=Totals(*stored["totals"]),
             follower=None if follower is None else Follower(*follower),
             samples=tuple(Sample(*sample) for sample in stored["samples"]),
+            waiting={process: Waiting(*each) for process, each in stored["waiting"].items()},
         )
 
 
@@ -147,6 +168,16 @@ def sampled(state: State, now_us: int) -> State:
     effective = None if state.effective is None else round(state.effective, 3)
     sample = Sample(now_us // 1_000_000, state.totals.calls, state.totals.throttled, effective, standing)
     return state._replace(samples=(*state.samples[1 - MAX_SAMPLES :], sample))
+
+
+def with_waiting(state: State, process: str, calls: int, now_us: int) -> State:
+    """The state after a process has reported how many of its calls wait."""
+    waiting = {name: each for name, each in state.waiting.items() if each.until_us > now_us and name != process}
+    if calls:
+        waiting[process] = Waiting(calls, now_us + WAITING_SECONDS * 1_000_000)
+    if len(waiting) > MAX_PROCESSES:
+        del waiting[min(waiting, key=lambda name: waiting[name].until_us)]
+    return state._replace(waiting=waiting)
 
 
 def with_pause(state: State, key: str, until_us: int, now_us: int) -> State:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from secrets import token_hex
 from time import sleep
 from types import TracebackType
 from typing import Literal, Self, overload
-from uuid import uuid4
 
 from paceline.circuit_breaker import BreakerPolicy
 from paceline.clock import Clock
@@ -250,7 +250,7 @@ class Limiter(StoreCalls):
             if reservation: reservation.settle({"tokens": call_model()})
         """
         links = [*links]
-        hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
+        hold = Hold(check_id(id) if id is not None else token_hex(16), check_ttl(ttl))
         if timeout:
             decision = decide_in_turn(self, partial(self._links, links), timeout, hold)
         else:

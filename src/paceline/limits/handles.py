@@ -10,9 +10,9 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self
-from uuid import uuid4
 
 from paceline.errors import InvalidInput, NotFound, StoreError
 from paceline.limits.model import Charge, Concurrency, Decision, Reason
@@ -124,7 +124,7 @@ class AsyncHeldPlaces:
         self._limiter = limiter
         self._build = build
         self._timeout = timeout
-        self._id = uuid4().hex
+        self._id = token_hex(16)
         self._places: list[Charge] = []
         self._others: list[Charge] = []
         self._ttl_us = 0

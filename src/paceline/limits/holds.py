@@ -74,14 +74,18 @@ def place_hold(
     chain: Sequence[Charge], ruling: Ruling, expires_us: int, places: bool = False
 ) -> tuple[list[State | None], HoldRecord]:
     """The states to write when `ruling` passed `chain`, and the record of a hold of each held charge's cost."""
-    writes, marks = list(ruling.writes), [Mark(UNCHARGED, (0, 0), charge.cost) for charge in chain]
-    for index, (charge, state) in enumerate(zip(chain, ruling.decision.states, strict=True)):
-        write, spec = writes[index], charge.rule.spec
-        if write is not None and state.allowed and (spec.tag == PLACES or not places):
-            writes[index], place = algorithms.hold(spec, write, charge.cost)
-            marks[index] = Mark(spec.tag, place, charge.cost)
-    order = [index for index in _order(chain) if chain[index].rule.spec.tag == PLACES or not places]
-    return writes, HoldRecord(tuple(marks[index] for index in order), expires_us)
+    writes, states, marks = list(ruling.writes), ruling.decision.states, []
+    for index in _order(chain):
+        _, rule, cost = chain[index]
+        spec, write = rule.spec, writes[index]
+        if places and spec.tag != PLACES:
+            continue
+        if write is not None and states[index].allowed:
+            writes[index], place = algorithms.hold(spec, write, cost)
+            marks.append(Mark(spec.tag, place, cost))
+        else:
+            marks.append(Mark(UNCHARGED, (0, 0), cost))
+    return writes, HoldRecord(tuple(marks), expires_us)
 
 
 def renew_hold(

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from secrets import token_hex
 from types import TracebackType
 from typing import Literal, Self, overload
-from uuid import uuid4
 
 from paceline.circuit_breaker import BreakerPolicy
 from paceline.clock import Clock
@@ -258,7 +258,7 @@ class AsyncLimiter(AsyncStoreCalls):
             if reservation: await reservation.settle({"tokens": await call_model()})
         """
         links = [*links]
-        hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
+        hold = Hold(check_id(id) if id is not None else token_hex(16), check_ttl(ttl))
         if timeout:
             decision = await decide_in_turn(self, partial(self._links, links), timeout, hold)
         else:

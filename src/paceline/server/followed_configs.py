@@ -72,7 +72,8 @@ class FollowedConfigs:
         """
         followers = await self._slots.configs(following=True)
         names = {version.policy.follow for version in followers}
-        known = {each.name: each for each in await self._downstreams.list() if each.name in names} if names else {}
+        listed = (await self._downstreams.list()).known if names else []
+        known = {each.name: each for each in listed if each.name in names}
         leased = [each for each in known.values() if await self._is_leased(each, followers)]
         self._samples = {each.name: self._samples_of(each) for each in leased}
         for version in followers:

@@ -9,7 +9,7 @@ from paceline.downstream.directory import Downstreams
 from paceline.downstream.ports import StateStore
 from paceline.downstream.state import NEW, Reading, State, with_pause
 from paceline.downstream.stores.memory import MemoryStateStore
-from paceline.errors import ConfigurationError, NotFound
+from paceline.errors import ConfigurationError, NotFound, StoreUnavailable
 
 NOW = 1_800_000_000_000_000
 
@@ -34,21 +34,33 @@ class Directory:
 
 async def test_all_are_listed_by_name_and_the_first_store_counts() -> None:
     first, second = Directory(bank=NEW._replace(hard="50/second")), Directory(bank=NEW, api=NEW)
-    listed = await Downstreams([first, second]).list()
-    assert [(known.name, known.rate) for known in listed] == [("api", None), ("bank", "50/second")]
+    listed = await Downstreams({"database": first, "Redis": second}).list()
+    assert [(known.name, known.rate) for known in listed.known] == [("api", None), ("bank", "50/second")]
+
+
+class Away(Directory):
+    """Of a store that can't be reached."""
+
+    async def read_all(self) -> dict[str, Reading]:
+        raise StoreUnavailable("away")
+
+
+async def test_a_store_that_is_away_hides_its_own_downstreams_only() -> None:
+    listed = await Downstreams({"database": Directory(bank=NEW), "Redis": Away()}).list()
+    assert ([known.name for known in listed.known], listed.unreachable) == (["bank"], ["Redis"])
 
 
 async def test_the_effective_rate_is_the_lowest() -> None:
     policy = Aimd(floor="1/second", ceiling="30/second")
     state = NEW._replace(hard="50/second", estimate=started(policy, NOW)._replace(rate=30.0))
-    downstreams = Downstreams([Directory(bank=state)])
-    assert [known.effective for known in await downstreams.list()] == [30]
+    downstreams = Downstreams({"database": Directory(bank=state)})
+    assert [known.effective for known in (await downstreams.list()).known] == [30]
     assert (await downstreams.change("bank", rate="600/minute")).effective == 10
     assert (await downstreams.change("bank", rate=None)).effective == 30
 
 
 async def test_resuming_forgets_what_the_other_side_asked_for() -> None:
-    downstreams = Downstreams([Directory(bank=with_pause(NEW, "host", NOW + 5_000_000, NOW))])
+    downstreams = Downstreams({"database": Directory(bank=with_pause(NEW, "host", NOW + 5_000_000, NOW))})
     paused = await downstreams.change("bank", paused=True)
     assert (paused.state.paused, paused.pauses) == ("by an operator", {"host": 5.0})
     resumed = await downstreams.change("bank", paused=False)
@@ -67,5 +79,5 @@ async def test_resuming_forgets_what_the_other_side_asked_for() -> None:
 async def test_what_cannot_be_changed_changes_nothing(name: str, rate: str, error: type[Exception]) -> None:
     directory = Directory(bank=NEW._replace(hard="50/second"), llm=NEW)
     with pytest.raises(error):
-        await Downstreams([directory]).change(name, paused=True, rate=rate)
+        await Downstreams({"database": directory}).change(name, paused=True, rate=rate)
     assert all(reading.state.paused is None for reading in (await directory.read_all()).values())

@@ -10,6 +10,7 @@ import pytest
 from paceline import Aimd, BreakerPolicy, Downstream
 from paceline.downstream.call import Call
 from paceline.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, RateLimitExceeded, StoreUnavailable
+from paceline.testing import eventually
 
 LIMITS = {"requests": "5/minute", "tokens": "1000/minute"}
 
@@ -227,6 +228,25 @@ async def test_what_calls_became_is_counted() -> None:
         await bank._observations.flush()
         totals = (await bank.state()).totals
         assert (totals.calls, totals.throttled, totals.failed, totals.unknown) == (2, 0, 1, 1)
+
+
+async def test_a_call_that_only_waits_lets_no_adaptive_rate_rise() -> None:
+    async with Downstream("api", adapt=Aimd(floor="5/second", ceiling="80/second")) as api:
+        await api.pause()
+        waiting = asyncio.create_task(_one(api))
+        await eventually(lambda: api.waiting == 1)
+        for _ in range(3):
+            await api._observations.flush()
+        assert (await api.state()).effective == 20
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
+async def test_a_reservation_is_remembered_for_as_long_as_its_cost_counts() -> None:
+    async with Downstream("llm", limits={"requests": "5/minute", "tokens": "1000/hour"}) as llm, llm.call():
+        assert llm._limiter is not None
+        (record,) = llm._limiter.store.store._holds._by_name.values()
+        assert record.expires_us <= time.monotonic_ns() // 1000 + 3600 * 1_000_000
 
 
 async def test_while_the_store_is_away_no_call_leaves_and_the_error_says_so() -> None:

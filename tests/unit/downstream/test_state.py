@@ -6,7 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.downstream.adaptation import Aimd, started
-from paceline.downstream.state import MAX_PAUSES, NEW, OpenBreaker, State, Totals, opened, probed, with_pause
+from paceline.downstream.state import (
+    MAX_PAUSES,
+    MAX_PROCESSES,
+    NEW,
+    WAITING_SECONDS,
+    OpenBreaker,
+    State,
+    Totals,
+    opened,
+    probed,
+    with_pause,
+    with_waiting,
+)
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -59,4 +71,20 @@ def test_rates_and_totals_are_read_as_they_were_written() -> None:
     policy = Aimd(floor="1/second", ceiling="9/second")
     state = NEW._replace(rate="5/second", hard="9/second", estimate=started(policy, NOW), totals=Totals(5, 1, 2, 3, 4))
     assert State.of_text(state.to_text()) == state
+    state = with_waiting(state, "a", 3, NOW)
+    assert State.of_text(state.to_text()) == state
     assert state.totals.plus(Totals(1, 1, 1, 1, 1)) == Totals(6, 2, 3, 4, 5)
+
+
+def test_what_waits_is_the_sum_of_what_processes_reported_lately() -> None:
+    state = with_waiting(with_waiting(NEW, "a", 3, NOW), "b", 4, NOW + 1_000_000)
+    assert (state.waiting_at(NOW), state.waiting_at(NOW, besides="a")) == (7, 4)
+    assert state.waiting_at(NOW + WAITING_SECONDS * 1_000_000) == 4, "the other process has died"
+    assert with_waiting(with_waiting(state, "a", 0, NOW), "b", 1, NOW).waiting_at(NOW) == 1
+
+
+def test_no_more_than_so_many_processes_are_remembered() -> None:
+    state = NEW
+    for number in range(MAX_PROCESSES + 1):
+        state = with_waiting(state, f"{number}", 1, NOW + number)
+    assert (len(state.waiting), "0" in state.waiting) == (MAX_PROCESSES, False)

@@ -33,7 +33,7 @@ class Service(NamedTuple):
     clock: list[float]
 
     def follower(self) -> FollowedConfigs:
-        downstreams = Downstreams([self.directory])
+        downstreams = Downstreams({"database": self.directory})
         return FollowedConfigs(self.slots, downstreams, self.audit, lasting=LASTING, monotonic=lambda: self.clock[0])
 
     async def rate_is(self, rate: str) -> None:
@@ -102,7 +102,7 @@ async def test_one_process_at_a_time_decides_and_another_takes_over(service: Ser
     assert await service.limit() == (25, 50)
     assert len(await changes(service)) == 1
     await service.rate_is("10/second")
-    assert not await Downstreams([service.directory]).lease("bank", "a third", 1), "the first one holds it"
+    assert not await Downstreams({"database": service.directory}).lease("bank", "a third", 1), "the first one holds it"
     await service.directory.of("bank").change(lambda state, _: state._replace(follower=None))  # its lease ran out
     await service.look(other, one, seconds=LASTING + 10)
     assert await service.limit() == (10, 50)

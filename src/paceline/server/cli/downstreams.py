@@ -10,12 +10,12 @@ from paceline.errors import InvalidInput
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Command, as_json
 from paceline.server.cli.read_only import read_only_settings
-from paceline.server.cli.terminal import print_json, print_table, run
+from paceline.server.cli.terminal import print_json, print_status, print_table, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.downstreams import DownstreamShown, DownstreamsShown
 from paceline.server.wiring.downstreams import open_downstreams
 
-COLUMNS = ("name", "rate", "effectiveRate", "calls", "throttled", "failed", "unknown", "state")
+COLUMNS = ("name", "rate", "effectiveRate", "waiting", "calls", "throttled", "failed", "unknown", "state")
 NO_RATE = "own"
 
 
@@ -38,7 +38,10 @@ def downstreams(name: str | None, paused: bool | None, rate: str | None, as_json
         document = [run(_change(Settings.load(), name, changes)).dump()]
     else:
         with read_only_settings() as settings:
-            document = run(_list(settings)).dump()["downstreams"]
+            listed = run(_list(settings))
+        for store in listed.unreachable:
+            print_status(f"the {store} can't be reached: its downstreams are missing")
+        document = listed.dump()["downstreams"]
         if name is not None:
             document = [each for each in document if each["name"] == name]
     if as_json:

@@ -22,6 +22,7 @@ MEANINGS = {
     "downstream_calls_failed": "Calls that the downstream answered with a server's error.",
     "downstream_calls_unknown": "Calls that ended without an answer.",
     "downstream_waited_seconds": "How long calls have waited for their turn, in sum.",
+    "downstream_calls_waiting": "Calls that wait for their turn, in all processes.",
     "downstream_rate": "The hard rate per second: the operator's, or the program's own.",
     "downstream_effective_rate": "Calls per second that may leave now.",
     "downstream_paused": "1 if an operator has paused the downstream.",
@@ -49,6 +50,7 @@ class DownstreamsMetrics:
                 totals.failed,
                 totals.unknown,
                 totals.waited_us / 1e6,
+                known.waiting,
                 known.rate_per_second,
                 effective,
                 state.paused is not None,
@@ -64,7 +66,7 @@ async def watch(registry: CollectorRegistry, downstreams: Downstreams) -> None:
     metrics = DownstreamsMetrics(registry)
     while True:
         try:
-            metrics.measured(await downstreams.list())
+            metrics.measured((await downstreams.list()).known)
         except PacelineError as error:
             log.info("downstreams can't be measured: %s", type(error).__name__)
         await asyncio.sleep(WATCH_SECONDS)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, WithJsonSchema
 
-from paceline.downstream.directory import KnownDownstream
+from paceline.downstream.directory import KnownDownstream, Listed
 from paceline.server.shapes.shape import Expects, Instant, InvalidMember, Shape
 
 NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 80, "example": "bank"}
@@ -53,6 +52,8 @@ class DownstreamShown(Shape):
     pauses: dict[str, float]
     """Seconds until each key may be called again, as the other side said."""
     breaker: OpenDownstreamBreaker | None
+    waiting: int
+    """Calls that wait for their turn now, in all processes."""
     calls: int
     throttled: int
     failed: int
@@ -72,6 +73,7 @@ class DownstreamShown(Shape):
             own_rate=state.hard,
             effective_rate=None if known.effective is None else round(known.effective, 3),
             adaptive=state.estimate is not None,
+            waiting=known.waiting,
             paused=state.paused,
             pauses={key: round(seconds, 3) for key, seconds in known.pauses.items()},
             breaker=None
@@ -95,11 +97,15 @@ class DownstreamsShown(Shape):
     """All downstreams by name."""
 
     downstreams: list[DownstreamShown]
+    unreachable: list[str]
+    """The stores that can't be reached now, `database` or `Redis`: their downstreams are missing."""
 
     @classmethod
-    def of_all(cls, known: Sequence[KnownDownstream]) -> Self:
+    def of_all(cls, listed: Listed) -> Self:
         """As the directory read them."""
-        return cls(downstreams=[DownstreamShown.of_known(each) for each in known])
+        return cls(
+            downstreams=[DownstreamShown.of_known(each) for each in listed.known], unreachable=listed.unreachable
+        )
 
 
 class DownstreamChange(Shape):

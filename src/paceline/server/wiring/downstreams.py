@@ -16,9 +16,9 @@ from paceline.server.wiring.database import shared_database
 @asynccontextmanager
 async def open_downstreams(settings: Settings) -> AsyncIterator[Downstreams]:
     """Those of the database, and those of Redis, if there is one."""
-    directories: list[DownstreamDirectory] = [SqlDirectory(await shared_database(settings))]
+    directories: dict[str, DownstreamDirectory] = {"database": SqlDirectory(await shared_database(settings))}
     if settings.redis_url is not None:
-        directories.append(await open_directory(settings.redis_url))
+        directories["Redis"] = await open_directory(settings.redis_url)
     downstreams = Downstreams(directories)
     try:
         yield downstreams

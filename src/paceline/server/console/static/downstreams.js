@@ -58,15 +58,19 @@ export const downstreams = {
     return {
       every: 5000,
       async refresh(read) {
-        const {downstreams: all} = await read('/admin/downstreams')
+        const {downstreams: all, unreachable} = await read('/admin/downstreams')
         update(
           list,
+          ...unreachable.map(store =>
+            h('p', {}, badge('can’t be reached', 'wrong'), ` the ${store}: its downstreams are missing`),
+          ),
           table(
             'Downstreams',
             [
               'Name',
               'Rate',
               ['Effective per second', 'number'],
+              'Waiting',
               'Calls',
               ['Waited per call', 'number'],
               '429s',
@@ -78,6 +82,7 @@ export const downstreams = {
               h('b', {}, each.name),
               each.rate ?? '',
               each.effectiveRate === null ? '' : rate(each.effectiveRate),
+              count(each.waiting),
               count(each.calls),
               each.calls ? span((each.waitedSecs * 1000) / each.calls) : '',
               count(each.throttled),

@@ -154,10 +154,10 @@ async def open_downstream(
         gate.pace(policy if lower == chosen.tps else paced_policy(lower, chosen.burst))
         return known.paused is None and (await queue.config(PAYMENT)).enabled
 
-    async def report(_: Report, totals: Totals) -> None:
+    async def report(_: Report, totals: Totals, __: int) -> None:
         await states.change(lambda known, now_us: reported(known, totals, f"{chosen.tps}/second", None, now_us))
 
-    observations = Observations(report, lambda: False)
+    observations = Observations(report, lambda: 0)
     stack.push_async_callback(observations.close)
 
     async def throw_switch(reason: str) -> None:
