@@ -42,7 +42,7 @@ from paceline_sms.providers.http_calls import Answer, HttpCalls
 from paceline_sms.providers.webhook import WebhookProvider
 from paceline_sms.stores.following import MessageFollower
 from paceline_sms.stores.item_statements import enqueue
-from paceline_sms.stores.message_statements import insert_messages
+from paceline_sms.stores.message_statements import Kept, insert_messages
 from paceline_sms.stores.sql import SqlDeliveryStore
 
 USERS = 200
@@ -138,7 +138,7 @@ async def _filled(place: Place, total: int, *, as_items: bool = False) -> tuple[
     if place.kafka is not None:
         log = KafkaLog(place.kafka, topics=[topic], delivery_seconds=30)
     messages = [Message(number % USERS, "Hello World", f"{run}-{number}") for number in range(total)]
-    await shared.write(insert_messages, messages, with_record=place.kafka is not None)
+    await shared.write(insert_messages, messages, record=None if place.kafka is None else Kept(None))
     if as_items and place.kafka is None:
         await shared.write(enqueue, [(message, None) for message in messages], None)
         return shared, log, topic

@@ -1,4 +1,8 @@
-"""Encryption at rest: contexts, arguments and results as AES-GCM texts, under keys that can be rotated."""
+"""Encryption at rest: contexts, results and what applications store, as AES-GCM texts, under keys that can be rotated.
+
+Each text names its key, and what is looked up is searched by a keyed hash under every key, so that keys can be rotated
+while work goes on.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.errors import ConfigurationError, PacelineError
+from paceline.errors import ConfigurationError, PacelineError, StoreUnavailable
 from paceline.extras import require
 
 KEY_BYTES = 32
@@ -126,6 +130,65 @@ def _signed(digest: bytes) -> int:
 def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
     """The encryption under these keys; None without any."""
     return None if keys is None else Encryption(keys)
+
+
+def hidden(encryption: Encryption | None, text: str, *about: object) -> str:
+    """The text as it is stored. It can be read only as a text about the same thing."""
+    return text if encryption is None else encryption.encrypt(text, _about(*about))
+
+
+def revealed(encryption: Encryption | None, text: str, *about: object) -> str:
+    """A stored text, decrypted as far as the keys go. Without its key, words that name the key."""
+    try:
+        return decrypted(encryption, text, *about)
+    except StoreUnavailable as error:
+        return str(error)
+
+
+def decrypted(encryption: Encryption | None, text: str, *about: object) -> str:
+    """The inverse of `hidden`.
+
+    Raises:
+        StoreUnavailable: This process lacks the key. Another one may have it.
+    """
+    key_id = shown_key(text)
+    if key_id is None:
+        return text
+    if encryption is None:
+        raise StoreUnavailable(f"encrypted with the key {key_id}")
+    try:
+        return encryption.decrypt(text, _about(*about))
+    except (KeyMissing, InvalidCiphertext) as error:
+        raise StoreUnavailable(str(error)) from error
+
+
+def hidden_bytes(encryption: Encryption | None, data: bytes, *about: object) -> bytes:
+    """`hidden`, of bytes."""
+    return data if encryption is None else encryption.seal(data, _about(*about))
+
+
+def decrypted_bytes(encryption: Encryption | None, data: bytes, *about: object) -> bytes:
+    """`decrypted`, of bytes.
+
+    Raises:
+        StoreUnavailable: This process lacks the key. Another one may have it.
+    """
+    if encryption is None:
+        return data
+    try:
+        return encryption.unseal(data, _about(*about))
+    except (KeyMissing, InvalidCiphertext) as error:
+        raise StoreUnavailable(str(error)) from error
+
+
+def lookups(encryption: Encryption | None, number: int) -> list[int]:
+    """What stands for a number that is looked up in a table. The first is stored; rows that are older than the present
+    key, or than all keys, have one of the others."""
+    return [number] if encryption is None else [*encryption.hashes(number), number]
+
+
+def _about(*about: object) -> str:
+    return "/".join(map(str, about))
 
 
 def shown_key(text: str | None) -> str | None:

@@ -110,7 +110,7 @@ class Attempt(NamedTuple):
         return attempt._replace(
             message_id=str(uuid.uuid5(_KEYED, f"{user_id}:{key}")),
             keyed=True,
-            fingerprint=hashlib.sha256(content.encode()).hexdigest()[:32],
+            fingerprint=hashlib.sha256(content.encode()).hexdigest()[:15],
         )
 
     def check_schedule(self, at_ms: int) -> InvalidInput | None:

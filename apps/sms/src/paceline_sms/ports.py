@@ -294,8 +294,11 @@ class OptOutEntry(NamedTuple):
     """A number that has opted out."""
 
     phone: str
+    """Words that name the key, if this process lacks it."""
     reason: str
     created_at: datetime
+    place: int
+    """In the list of all."""
 
 
 class TakenIn(NamedTuple):

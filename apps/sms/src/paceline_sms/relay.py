@@ -17,6 +17,7 @@ from paceline.messaging import (
     LogEntry,
     MessageLog,
     MessageSource,
+    Record,
     read_until_stopped,
     wait_for_stop,
 )
@@ -40,7 +41,10 @@ class Relay:
         topic: str,
         *,
         first_pause: float = FIRST_PAUSE,
+        read: Callable[[Record], Record] = lambda record: record,
     ) -> None:
+        self._read = read
+        """What a stored record says."""
         self._join = join
         self._log = log
         self._topic = topic
@@ -80,7 +84,7 @@ class Relay:
         might fail and the second succeed."""
         pause = self._first_pause
         while self._source is not None and self._source.holds(head):
-            (failure,) = await self._log.publish([head.record._replace(topic=self._topic)])
+            (failure,) = await self._log.publish([self._read(head.record)._replace(topic=self._topic)])
             if failure is None:
                 self._carried.append(head)
                 break

@@ -10,13 +10,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.encryption import Encryption, decrypted_bytes, hidden, hidden_bytes, revealed
 from paceline.sql.counting import count_up_to
 from paceline.sql.engine import Database
 from paceline.sql.prefix import begins_with
 from paceline.sql.schema import now as database_clock
 from paceline_payments.feeds.model import Feed, FeedReject, FeedState, Figures, Totals
-from paceline_payments.stores.encrypting import hidden, hidden_bytes, revealed, revealed_bytes
 from paceline_payments.stores.tables import feed, feed_chunk, feed_reject, payment
 
 MAX_REASON = 2000
@@ -66,7 +65,7 @@ class SqlFeedStore:
 
     async def chunk(self, feed_id: str, number: int) -> bytes | None:
         payload = await self._database.read(_chunk, feed_id, number)
-        return None if payload is None else revealed_bytes(self._encryption, payload, "chunk", feed_id, number)
+        return None if payload is None else decrypted_bytes(self._encryption, payload, "chunk", feed_id, number)
 
     async def advance(self, feed_id: str, runner: str, number: int, rejects: Sequence[FeedReject]) -> bool:
         return await self._database.write(_advance, feed_id, runner, number, rejects, self._encryption)

@@ -8,7 +8,7 @@ from decimal import Decimal
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.encryption import Encryption, lookups
 from paceline.dispatch.stores.tables import config
 from paceline.errors import InvalidInput
 from paceline.sql.in_lists import where_in
@@ -17,7 +17,6 @@ from paceline_payments.intake_limits import UNPAID_STATUSES, Spending, duplicate
 from paceline_payments.model import ITEM_TYPE
 from paceline_payments.ports import IntakeLimits, NewPayment
 from paceline_payments.rules import account_key
-from paceline_payments.stores.encrypting import lookups
 from paceline_payments.stores.statements import find_duplicates, from_minor
 from paceline_payments.stores.tables import payment
 

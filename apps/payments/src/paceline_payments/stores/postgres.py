@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from sqlalchemy.engine import Connection
 
-from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.encryption import Encryption, lookups
 from paceline.dispatch.stores import enqueue_within
 from paceline.durations import format_ms, to_ms
 from paceline.sql.pipeline import Raw, copy, run_async
@@ -17,7 +17,7 @@ from paceline_payments.model import ITEM_TYPE, Terms
 from paceline_payments.ports import NewPayment
 from paceline_payments.rules import account_key
 from paceline_payments.stores import seals
-from paceline_payments.stores.encrypting import PARTY_COLUMNS, lookups
+from paceline_payments.stores.encrypting import PARTY_COLUMNS
 from paceline_payments.stores.statements import ACCEPTED_DETAIL, accepted_event, facts_row, to_minor
 
 SOON = timedelta(seconds=5)

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.encryption import Encryption, lookups
 from paceline.dispatch.stores import enqueue_within
 from paceline.dispatch.stores.tables import queue
 from paceline.sql.counting import count_up_to
@@ -32,7 +32,7 @@ from paceline_payments.model import (
 from paceline_payments.ports import DuplicateQuery, NewPayment, PaymentLoad
 from paceline_payments.rules import account_key
 from paceline_payments.stores import seals
-from paceline_payments.stores.encrypting import lookups, read_said, said_columns
+from paceline_payments.stores.encrypting import read_said, said_columns
 from paceline_payments.stores.tables import payment, payment_audit
 
 PRUNE_PAGE = 2000

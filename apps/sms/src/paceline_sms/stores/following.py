@@ -84,7 +84,7 @@ class MessageFollower:
                 _update(connection, move.item_id, values)
             text = texts.get(move.item_id, "")
             letters.append(DeadLetter(move.item_id, move.item_id, str(row.user_id), text, reason, attempts))
-        bury(connection, letters, now, self._copies)
+        bury(connection, letters, now, self._copies, self._encryption)
 
     def _texts(self, connection: Connection, item_ids: Sequence[str]) -> dict[str, str]:
         """The messages of items, as the log carries them."""

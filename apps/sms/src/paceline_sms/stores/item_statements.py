@@ -36,7 +36,8 @@ from paceline_sms.model import Message
 from paceline_sms.ports import Cancellation, DeadLetter, Status, TakenIn
 from paceline_sms.stores import letter_statements
 from paceline_sms.stores.following import LATE
-from paceline_sms.stores.message_statements import insert_messages, shown_status
+from paceline_sms.stores.message_statements import insert_messages, kept_message, shown_status
+from paceline_sms.stores.rows import decrypted_record, hidden_record
 from paceline_sms.stores.tables import notification_message
 
 PAGE = 500
@@ -83,9 +84,9 @@ def take_in(
     letters: list[DeadLetter] = []
     for record in records:
         try:
-            message = Message.from_record_value(record.value)
+            message = Message.from_record_value(decrypted_record(encryption, record).value)
         except InvalidInput as error:
-            letters.append(letter_of(record, None, str(error), 0))
+            letters.append(letter_of(decrypted_record(encryption, record), None, str(error), 0))
         else:
             read.setdefault(message.message_id, (message, record.traceparent))
     rows = _lock_rows(connection, list(read))
@@ -99,7 +100,7 @@ def take_in(
         connection.execute(notification_message.update().where(some).values(record=None))
     fresh = [message_id for message_id in read if message_id in waiting]
     enqueue(connection, [read[message_id] for message_id in fresh], encryption, fresh)
-    buried = letter_statements.bury(connection, letters, now(connection), copies)
+    buried = letter_statements.bury(connection, letters, now(connection), copies, encryption)
     return TakenIn(len(records) - len(letters) - len(fresh), buried)
 
 
@@ -118,7 +119,11 @@ def _forget_items(connection: Connection, message_ids: Sequence[str]) -> None:
 
 
 def cancel(
-    connection: Connection, message_id: str, topic: str, followers: Mapping[str, Follower]
+    connection: Connection,
+    message_id: str,
+    topic: str,
+    followers: Mapping[str, Follower],
+    encryption: Encryption | None,
 ) -> Cancellation | None:
     """Cancels a message of which no call has begun, with its item, or the record that waits in the outbox's `topic`.
     None if the message is unknown."""
@@ -132,7 +137,7 @@ def cancel(
     elif row.status == Status.QUEUED and item is None:
         values = {"status": Status.CANCELLED.value, "settled_at": now(connection), "record": None}
         connection.execute(notification_message.update().where(_message.message_id == message_id).values(values))
-        _remove_record(connection, row.user_id, message_id, topic)
+        _remove_record(connection, row.user_id, message_id, topic, encryption)
     elif row.status == Status.QUEUED and item is not None and _waits(item):
         to, follower = ItemStatus.CANCELLED, followers[item.item_type]
         admin_queries.redirect(connection, item.item_type, [message_id], to, None, follower, in_flight=True)
@@ -169,12 +174,17 @@ def redrive(
     limit: int,
     topic: str,
     followers: Mapping[str, Follower],
+    encryption: Encryption | None,
 ) -> tuple[int, int]:
     """Queues the messages of dead letters again, with a new expiry, and publishes records again that could not be read.
     Returns how many, and how many stay because they were truncated."""
     letters = letter_statements.chosen(connection, letter_ids, limit)
     whole = [letter for letter in letters if letter.whole]
-    records = [Record(topic, letter.key, letter.value) for letter in whole if letter.message_id is None]
+    records = [
+        hidden_record(encryption, Record(topic, letter.key, letter_statements.value_of(letter, encryption)))
+        for letter in whole
+        if letter.message_id is None
+    ]
     if records:
         append(connection, records)
     _redirect(connection, whole, ItemStatus.READY, followers)
@@ -222,7 +232,9 @@ def resolve_taken(connection: Connection, message_id: str) -> None:
 # -- what is in no place -----------------------------------------------------------------------------------------
 
 
-def suspects(connection: Connection, topic: str, age: timedelta, limit: int) -> list[str]:
+def suspects(
+    connection: Connection, topic: str, age: timedelta, limit: int, encryption: Encryption | None
+) -> list[str]:
     """The oldest messages that were accepted at least `age` ago, and have neither an item nor a record in the outbox's
     `topic`."""
     before = now(connection) - age
@@ -233,7 +245,7 @@ def suspects(connection: Connection, topic: str, age: timedelta, limit: int) -> 
         if not rows:
             break
         place = rows[-1].accepted_at, rows[-1].message_id
-        boxed = _boxed(connection, topic, rows)
+        boxed = _boxed(connection, topic, rows, encryption)
         found += [row.message_id for row in rows if row.message_id not in boxed]
     return found[:limit]
 
@@ -245,11 +257,11 @@ def requeue(connection: Connection, topic: str, message_ids: Sequence[str], encr
         for row in _lock_rows(connection, message_ids).values()
         if row.status == Status.QUEUED and row.record is not None
     ]
-    boxed = _boxed(connection, topic, rows)
+    boxed = _boxed(connection, topic, rows, encryption)
     lost = [row for row in rows if row.message_id not in boxed]
     for some in where_in(connection, _message.message_id, [row.message_id for row in lost]):
         connection.execute(notification_message.update().where(some).values(record=None))
-    messages = [(Message.from_record_value(row.record), None) for row in lost]
+    messages = [(kept_message(row, encryption), None) for row in lost]
     enqueue(connection, messages, encryption, [row.message_id for row in lost])
     return [row.message_id for row in lost]
 
@@ -271,24 +283,30 @@ def _page(connection: Connection, before: datetime, place: tuple[datetime, str] 
     return list(connection.execute(query))
 
 
-def _boxed(connection: Connection, topic: str, rows: Sequence[Row[Any]]) -> set[str]:
+def _boxed(connection: Connection, topic: str, rows: Sequence[Row[Any]], encryption: Encryption | None) -> set[str]:
     """The ids of the messages that the outbox has of the rows' users."""
     users = sorted({str(row.user_id) for row in rows})
-    return {message_id for _, message_id in _records(connection, topic, users) if message_id is not None}
+    return {message_id for _, message_id in _records(connection, topic, users, encryption) if message_id is not None}
 
 
-def _records(connection: Connection, topic: str, users: Sequence[str]) -> list[tuple[int, str | None]]:
+def _records(
+    connection: Connection, topic: str, users: Sequence[str], encryption: Encryption | None
+) -> list[tuple[int, str | None]]:
     """The positions in the outbox of the users' records, and the ids of their messages."""
     found: list[tuple[int, str | None]] = []
     for some in where_in(connection, outbox.c.message_key, users):
-        query = sa.select(outbox.c.id, outbox.c.message_value).where(outbox.c.topic == topic, some)
-        found += [(row.id, _id_in(row.message_value)) for row in connection.execute(query)]
+        query = sa.select(outbox.c.id, outbox.c.message_key, outbox.c.message_value)
+        for row in connection.execute(query.where(outbox.c.topic == topic, some)):
+            record = Record(topic, row.message_key, row.message_value)
+            found.append((row.id, _id_in(decrypted_record(encryption, record).value)))
     return found
 
 
-def _remove_record(connection: Connection, user_id: int, message_id: str, topic: str) -> None:
+def _remove_record(
+    connection: Connection, user_id: int, message_id: str, topic: str, encryption: Encryption | None
+) -> None:
     """Deletes the message's record: it might wait there for days, longer than the row of a cancelled message."""
-    records = _records(connection, topic, [str(user_id)])
+    records = _records(connection, topic, [str(user_id)], encryption)
     remove(connection, [position for position, found in records if found == message_id])
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from paceline.dispatch.encryption import Encryption, decrypted, hidden
 from paceline.durations import to_ms
+from paceline.errors import StoreUnavailable
 from paceline.messaging import Record
 from paceline.sql.counting import count_up_to
 from paceline.sql.in_lists import where_in
@@ -20,7 +22,7 @@ from paceline.sql.outbox import append
 from paceline_sms.model import storable
 from paceline_sms.ports import DeadLetter
 from paceline_sms.stores.message_statements import LONGEST_REASON
-from paceline_sms.stores.rows import known_of, ordered, past
+from paceline_sms.stores.rows import hidden_record, known_of, ordered, past
 from paceline_sms.stores.tables import notification_dead_letter
 
 LONGEST_VALUE = 60_000
@@ -29,19 +31,26 @@ LONGEST_VALUE = 60_000
 _letter = notification_dead_letter.c
 
 
-def bury(connection: Connection, letters: Sequence[DeadLetter], at: datetime, copies: str | None) -> list[DeadLetter]:
+def bury(
+    connection: Connection,
+    letters: Sequence[DeadLetter],
+    at: datetime,
+    copies: str | None,
+    encryption: Encryption | None,
+) -> list[DeadLetter]:
     """Stores dead letters, and with `copies` appends them to this topic of the outbox. Returns those that are new."""
     known = set(known_of(connection, _letter.letter_id, [letter.letter_id for letter in letters]))
     fresh = {letter.letter_id: letter for letter in letters if letter.letter_id not in known}
     if not fresh:
         return []
-    connection.execute(notification_dead_letter.insert(), [_row(letter, at) for letter in fresh.values()])
+    connection.execute(notification_dead_letter.insert(), [_row(letter, at, encryption) for letter in fresh.values()])
     if copies is not None:
-        append(connection, [Record(copies, storable(one.key, 128), one.to_record_value()) for one in fresh.values()])
+        records = [Record(copies, storable(one.key, 128), one.to_record_value()) for one in fresh.values()]
+        append(connection, [hidden_record(encryption, record) for record in records])
     return list(fresh.values())
 
 
-def _row(letter: DeadLetter, at: datetime) -> dict[str, Any]:
+def _row(letter: DeadLetter, at: datetime, encryption: Encryption | None) -> dict[str, Any]:
     # The text of a message is in its item alone.
     kept = "" if letter.message_id is not None else letter.value
     value = json.dumps(kept)
@@ -50,7 +59,9 @@ def _row(letter: DeadLetter, at: datetime) -> dict[str, Any]:
         "letter_id": letter.letter_id,
         "message_id": letter.message_id,
         "message_key": json.dumps(letter.key)[1:-1][:128],
-        "message_value": value if is_whole else json.dumps(kept[: LONGEST_VALUE // 12]),
+        "message_value": hidden(
+            encryption, value if is_whole else json.dumps(kept[: LONGEST_VALUE // 12]), "letter", letter.letter_id
+        ),
         "sha256": hashlib.sha256(letter.value.encode(errors="surrogatepass")).hexdigest(),
         "whole": is_whole,
         "reason": storable(letter.reason, LONGEST_REASON),
@@ -60,14 +71,18 @@ def _row(letter: DeadLetter, at: datetime) -> dict[str, Any]:
 
 
 def dead_letters(
-    connection: Connection, limit: int, cursor: tuple[datetime, str] | None, newest_first: bool = False
+    connection: Connection,
+    limit: int,
+    cursor: tuple[datetime, str] | None,
+    newest_first: bool,
+    encryption: Encryption | None,
 ) -> list[DeadLetter]:
     """The oldest or the newest dead letters after a place."""
     order = (_letter.dead_at, _letter.letter_id)
     query = sa.select(notification_dead_letter).order_by(*ordered(order, not newest_first)).limit(limit)
     if cursor is not None:
         query = query.where(*past(order, cursor, not newest_first))
-    return [_dead_letter(row) for row in connection.execute(query)]
+    return [_shown(row, encryption) for row in connection.execute(query)]
 
 
 def count_dead_letters(connection: Connection, at_most: int) -> int:
@@ -76,7 +91,8 @@ def count_dead_letters(connection: Connection, at_most: int) -> int:
 
 
 def chosen(connection: Connection, letter_ids: Sequence[str] | None, limit: int) -> list[DeadLetter]:
-    """The dead letters with these ids, or the oldest; their messages' items may be gone."""
+    """The dead letters with these ids, or the oldest, their values as they are stored; their messages' items may be
+    gone."""
     query = sa.select(notification_dead_letter).order_by(_letter.dead_at, _letter.letter_id)
     if letter_ids is None:
         return [_dead_letter(row) for row in connection.execute(query.where(_letter.whole == sa.true()).limit(limit))]
@@ -98,12 +114,31 @@ def forget_letters(connection: Connection, message_ids: Sequence[str]) -> None:
         connection.execute(notification_dead_letter.delete().where(some))
 
 
+def value_of(letter: DeadLetter, encryption: Encryption | None) -> str:
+    """The record of a letter whose value is as stored.
+
+    Raises:
+        StoreUnavailable: This process lacks its key.
+    """
+    value: str = json.loads(decrypted(encryption, letter.value, "letter", letter.letter_id))
+    return value
+
+
+def _shown(row: Row[Any], encryption: Encryption | None) -> DeadLetter:
+    """The dead letter, its value decrypted as far as the keys go."""
+    letter = _dead_letter(row)
+    try:
+        return letter._replace(value=value_of(letter, encryption))
+    except StoreUnavailable as error:
+        return letter._replace(value=str(error))
+
+
 def _dead_letter(row: Row[Any]) -> DeadLetter:
     return DeadLetter(
         row.letter_id,
         row.message_id,
         row.message_key,
-        json.loads(row.message_value),
+        row.message_value,
         row.reason,
         row.attempts,
         to_ms(row.dead_at),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from paceline.dispatch.encryption import Encryption, decrypted, hidden, lookups, revealed
 from paceline.dispatch.model import AttemptOutcome
 from paceline.dispatch.stores.tables import attempt
 from paceline.durations import from_ms, to_ms
@@ -68,15 +69,20 @@ _SETTLE = (
 )
 
 
+class Kept(NamedTuple):
+    """That rows keep the record of their message, for messages whose items are queued later."""
+
+    encryption: Encryption | None
+
+
 def insert_messages(
-    connection: Connection, messages: Sequence[Message], *, keep: bool = False, with_record: bool = False
+    connection: Connection, messages: Sequence[Message], *, keep: bool = False, record: Kept | None = None
 ) -> None:
-    """Inserts rows for accepted messages. One of the same id is reset, or with `keep` stays as it is. `with_record`
-    keeps the text, for messages whose items are queued later."""
+    """Inserts rows for accepted messages. One of the same id is reset, or with `keep` stays as it is."""
     if not messages:
         return
     at = now(connection)
-    rows = {message.message_id: _accepted_row(message, at, with_record) for message in messages}
+    rows = {message.message_id: _accepted_row(message, at, record) for message in messages}
     for known in known_of(connection, _message.message_id, list(rows)):
         row = rows.pop(known)
         if not keep:
@@ -85,7 +91,7 @@ def insert_messages(
         connection.execute(notification_message.insert(), list(rows.values()))
 
 
-def _accepted_row(message: Message, at: datetime, with_record: bool) -> dict[str, Any]:
+def _accepted_row(message: Message, at: datetime, record: Kept | None) -> dict[str, Any]:
     accepted_at = at if message.accepted_ms is None else from_ms(message.accepted_ms)
     return {
         "message_id": message.message_id,
@@ -104,8 +110,15 @@ def _accepted_row(message: Message, at: datetime, with_record: bool) -> dict[str
         "price": None,
         "currency": None,
         "unknown_provider": None,
-        "record": message.to_record_value() if with_record else None,
+        "record": None
+        if record is None
+        else hidden(record.encryption, message.to_record_value(), "message", message.message_id),
     }
+
+
+def kept_message(row: Row[Any], encryption: Encryption | None) -> Message:
+    """The message whose record a row keeps."""
+    return Message.from_record_value(decrypted(encryption, row.record, "message", row.message_id))
 
 
 def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
@@ -145,7 +158,7 @@ def note(connection: Connection, message_id: str, attempts: int, unknown_provide
     connection.execute(notification_message.update().where(_message.message_id == message_id).values(values))
 
 
-def facts(connection: Connection, requests: Sequence[FactsRequest]) -> list[Facts]:
+def facts(connection: Connection, requests: Sequence[FactsRequest], encryption: Encryption | None) -> list[Facts]:
     """What is known of messages now, in order. A message without a row is as new."""
     now_ms = to_ms(now(connection))
     columns = (_message.message_id, _message.status, _message.expires_at, _message.unknown_provider)
@@ -153,11 +166,13 @@ def facts(connection: Connection, requests: Sequence[FactsRequest]) -> list[Fact
     for some in where_in(connection, _message.message_id, [request.message.message_id for request in requests]):
         query: sa.Select[Any] = sa.select(*columns).where(some)
         known.update((row.message_id, row) for row in connection.execute(query))
-    recipients = _recipients(connection, {one.message.user_id for one in requests if one.message.to is None})
+    recipients = _recipients(
+        connection, {one.message.user_id for one in requests if one.message.to is None}, encryption
+    )
     own = {one.message.message_id: recipients.get(one.message.user_id, NOBODY) for one in requests}
     phones = {one.message.to or own[one.message.message_id].phone for one in requests}
     numbers = sorted(phone for phone in phones if phone is not None)
-    opted_out = known_of(connection, notification_optout.c.phone, numbers)
+    opted_out = opted_out_of(connection, numbers, encryption)
     in_doubt = _ended_in_doubt(connection, [request for request in requests if not request.is_first])
     answers = []
     for request in requests:
@@ -174,13 +189,23 @@ def facts(connection: Connection, requests: Sequence[FactsRequest]) -> list[Fact
     return answers
 
 
-def _recipients(connection: Connection, user_ids: set[int]) -> dict[int, Recipient]:
+def _recipients(connection: Connection, user_ids: set[int], encryption: Encryption | None) -> dict[int, Recipient]:
     quota = notification_quota.c
     recipients: dict[int, Recipient] = {}
     for some in where_in(connection, quota.user_id, sorted(user_ids)):
         rows = connection.execute(sa.select(quota.user_id, quota.phone, quota.locale, quota.zone).where(some))
-        recipients.update((row.user_id, Recipient(row.phone, row.locale, row.zone)) for row in rows)
+        recipients.update((row.user_id, recipient_of(encryption, row)) for row in rows)
     return recipients
+
+
+def recipient_of(encryption: Encryption | None, row: Any) -> Recipient:
+    """The recipient in a user's row.
+
+    Raises:
+        StoreUnavailable: This process lacks the key of the number.
+    """
+    phone = None if row.phone is None else decrypted(encryption, row.phone, "user", row.user_id)
+    return Recipient(phone, row.locale, row.zone)
 
 
 def _ended_in_doubt(connection: Connection, requests: Sequence[FactsRequest]) -> set[str]:
@@ -306,33 +331,50 @@ def backlog(connection: Connection) -> Backlog:
 
 # -- opt-outs ----------------------------------------------------------------------------------------------------
 
+_optout = notification_optout.c
 
-def opt_out(connection: Connection, phone: str, reason: str) -> None:
+
+def opted_out_of(connection: Connection, phones: Sequence[str], encryption: Encryption | None) -> set[str]:
+    """Those of the numbers that have opted out."""
+    named = {number: phone for phone in phones for number in _lookups(encryption, phone)}
+    return {named[number] for number in known_of(connection, _optout.lookup, sorted(named))}
+
+
+def opt_out(connection: Connection, phone: str, reason: str, encryption: Encryption | None) -> None:
     """Stores the opt-out of a number, or changes its reason."""
     values = {"reason": reason, "created_at": now(connection)}
-    optout = notification_optout
-    if not connection.execute(optout.update().where(optout.c.phone == phone).values(values)).rowcount:
-        connection.execute(optout.insert().values(phone=phone, **values))
+    if not connection.execute(notification_optout.update().where(_is(encryption, phone)).values(values)).rowcount:
+        lookup = _lookups(encryption, phone)[0]
+        stored = hidden(encryption, phone, "optout", lookup)
+        connection.execute(notification_optout.insert().values(lookup=lookup, phone=stored, **values))
 
 
-def opt_outs(connection: Connection, limit: int, after: str | None) -> list[OptOutEntry]:
-    """The opt-outs in order of their numbers, after a number."""
-    optout = notification_optout.c
-    query = sa.select(optout.phone, optout.reason, optout.created_at).order_by(optout.phone).limit(limit)
+def opt_outs(connection: Connection, limit: int, after: int | None, encryption: Encryption | None) -> list[OptOutEntry]:
+    """The opt-outs after a place, in the order of the numbers, or of their hashes."""
+    query = sa.select(notification_optout).order_by(_optout.lookup).limit(limit)
     if after is not None:
-        query = query.where(optout.phone > after)
-    return [OptOutEntry(*row) for row in connection.execute(query)]
+        query = query.where(_optout.lookup > after)
+    return [_optout_entry(row, encryption) for row in connection.execute(query)]
 
 
-def find_opt_out(connection: Connection, phone: str) -> OptOutEntry | None:
+def find_opt_out(connection: Connection, phone: str, encryption: Encryption | None) -> OptOutEntry | None:
     """The opt-out of a number."""
-    optout = notification_optout.c
-    query = sa.select(optout.phone, optout.reason, optout.created_at).where(optout.phone == phone)
-    row = connection.execute(query).first()
-    return None if row is None else OptOutEntry(*row)
+    row = connection.execute(sa.select(notification_optout).where(_is(encryption, phone))).first()
+    return None if row is None else _optout_entry(row, encryption)
 
 
-def opt_in(connection: Connection, phone: str) -> bool:
-    """Removes a number from the list; whether it was there."""
-    optout = notification_optout
-    return bool(connection.execute(optout.delete().where(optout.c.phone == phone)).rowcount)
+def opt_in(connection: Connection, phone: str, encryption: Encryption | None) -> bool:
+    """Removes the opt-out of a number; returns whether there was one."""
+    return bool(connection.execute(notification_optout.delete().where(_is(encryption, phone))).rowcount)
+
+
+def _optout_entry(row: Row[Any], encryption: Encryption | None) -> OptOutEntry:
+    return OptOutEntry(revealed(encryption, row.phone, "optout", row.lookup), row.reason, row.created_at, row.lookup)
+
+
+def _is(encryption: Encryption | None, phone: str) -> sa.ColumnElement[bool]:
+    return _optout.lookup.in_(_lookups(encryption, phone))
+
+
+def _lookups(encryption: Encryption | None, phone: str) -> list[int]:
+    return lookups(encryption, int(phone.removeprefix("+")))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from paceline.dispatch.encryption import Encryption
+from paceline.dispatch.encryption import Encryption, hidden, lookups
 from paceline.durations import from_ms, to_ms
 from paceline.errors import NotFound, PacelineError
 from paceline.messaging import Record
@@ -24,14 +24,12 @@ from paceline.sql.outbox import append, hint_of
 from paceline_sms.model import Attempt, KeyReused, Message, OptedOut, Verdict
 from paceline_sms.ports import Lease, LeaseRequest, Status
 from paceline_sms.quota import Quota, Unit, decide, lease, quota_spec, replay
-from paceline_sms.recipients import Recipient
 from paceline_sms.stores.item_statements import enqueue
-from paceline_sms.stores.message_statements import insert_messages
-from paceline_sms.stores.rows import clock_ms, known_of
+from paceline_sms.stores.message_statements import Kept, insert_messages, opted_out_of, recipient_of
+from paceline_sms.stores.rows import clock_ms, hidden_record, known_of
 from paceline_sms.stores.tables import (
     notification_key,
     notification_message,
-    notification_optout,
     notification_quota,
 )
 
@@ -57,11 +55,12 @@ def configure(
     window_minutes: int,
     changes: Mapping[str, Any],
     now_ms: int | None,
+    encryption: Encryption | None,
 ) -> Quota:
     """Creates the user's row, or changes it: nothing counted, its window beginning now. What is not among `changes`
     keeps its value."""
     announce(connection, CONFIGURED)
-    earlier = _lock_rows(connection, [user_id]).get(user_id)
+    earlier = _lock_rows(connection, [user_id], encryption).get(user_id)
     before = earlier or Quota(user_id, rate_limit, window_minutes, 0, 0, version=0)
     quota = replace(
         before,
@@ -80,9 +79,9 @@ def configure(
     quota_spec(quota.algorithm, rate_limit, window_minutes)
     if earlier is None:
         # Of two transactions that create the same user, the second waits here, fails on the key, and is retried.
-        connection.execute(notification_quota.insert().values(user_id=quota.user_id, **_columns(quota)))
+        connection.execute(notification_quota.insert().values(user_id=quota.user_id, **_columns(quota, encryption)))
     else:
-        _write(connection, [quota])
+        _write(connection, [quota], encryption)
     return quota
 
 
@@ -96,11 +95,11 @@ def admit(
     connection: Connection, attempts: Sequence[Attempt], way: Way, expiry_ms: int
 ) -> list[Verdict | PacelineError]:
     """Decides, counts and queues; returns one outcome each, in order."""
-    quotas = _lock_rows(connection, {attempt.user_id for attempt in attempts})
+    quotas = _lock_rows(connection, {attempt.user_id for attempt in attempts}, way.encryption)
     now_ms = clock_ms(connection, None)
     keys = _keys(connection, [a.message_id for a in attempts if a.keyed], now_ms)
     numbers = {a.to or quotas[a.user_id].recipient.phone for a in attempts if a.user_id in quotas}
-    opted_out = opted_out_of(connection, [number for number in numbers if number])
+    opted_out = opted_out_of(connection, [number for number in numbers if number], way.encryption)
     outcomes: list[Verdict | PacelineError] = []
     accepted: dict[str, tuple[Attempt, Verdict]] = {}
     counted: dict[int, Quota] = {}
@@ -111,7 +110,7 @@ def admit(
             outcomes.append(NotFound("user", str(attempt.user_id)))
             continue
         if attempt.message_id in keys:
-            is_repeat = keys[attempt.message_id] == attempt.fingerprint
+            is_repeat = keys[attempt.message_id] in _prints(attempt, way.encryption)
             outcomes.append(replay(quota, attempt, at_ms) if is_repeat else KeyReused(attempt.message_id))
             continue
         if (phone := attempt.to or quota.recipient.phone) in opted_out:
@@ -127,11 +126,11 @@ def admit(
             accepted[attempt.message_id] = attempt, outcome
             if attempt.keyed:
                 # The same key twice in one batch: the second gets the first one's verdict.
-                keys[attempt.message_id] = attempt.fingerprint
-    _write(connection, counted.values())
+                keys[attempt.message_id] = _prints(attempt, way.encryption)[0]
+    _write(connection, counted.values(), way.encryption)
     _remember(
         connection,
-        {a.message_id: (verdict.at_ms, a.fingerprint) for a, verdict in accepted.values() if a.keyed},
+        {a.message_id: (verdict.at_ms, _prints(a, way.encryption)[0]) for a, verdict in accepted.values() if a.keyed},
     )
     messages = [
         (a, a.to_message(verdict.at_ms, expiry_ms, quotas[a.user_id].recipient)) for a, verdict in accepted.values()
@@ -140,9 +139,9 @@ def admit(
     return outcomes
 
 
-def opted_out_of(connection: Connection, phones: Sequence[str]) -> set[str]:
-    """Those of the numbers that have opted out."""
-    return set(known_of(connection, notification_optout.c.phone, sorted(phones))) if phones else set()
+def _prints(attempt: Attempt, encryption: Encryption | None) -> list[str]:
+    """The fingerprint as any of the keys stores it; a hash without a key would give a short code away."""
+    return [f"{number:x}" for number in lookups(encryption, int(attempt.fingerprint, 16))]
 
 
 def publish(
@@ -153,7 +152,12 @@ def publish(
     if not messages:
         return
     topic = way.outbox_topic
-    insert_messages(connection, [message for _, message in messages], keep=keep, with_record=topic is not None)
+    insert_messages(
+        connection,
+        [message for _, message in messages],
+        keep=keep,
+        record=Kept(way.encryption) if topic is not None else None,
+    )
     if topic is None:
         # An expired key makes the id of a message that was sent before.
         again = [attempt.message_id for attempt, _ in messages if attempt.keyed]
@@ -161,7 +165,8 @@ def publish(
         return
     ready: list[Record] = []
     for attempt, message in messages:
-        record = Record(topic, str(message.user_id), message.to_record_value(), attempt.traceparent)
+        plain = Record(topic, str(message.user_id), message.to_record_value(), attempt.traceparent)
+        record = hidden_record(way.encryption, plain)
         if message.send_at_ms is None:
             ready.append(record)
         else:
@@ -171,27 +176,33 @@ def publish(
         append(connection, ready)
 
 
-def find(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quota, int] | None:
+def find(
+    connection: Connection, user_id: int, now_ms: int | None, encryption: Encryption | None
+) -> tuple[Quota, int] | None:
     """The user's row as it is, and the time."""
     row = connection.execute(sa.select(notification_quota).where(notification_quota.c.user_id == user_id)).first()
-    return None if row is None else (_quota(row), clock_ms(connection, now_ms))
+    return None if row is None else (_quota(row, encryption), clock_ms(connection, now_ms))
 
 
-def renew(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quota, int] | None:
+def renew(
+    connection: Connection, user_id: int, now_ms: int | None, encryption: Encryption | None
+) -> tuple[Quota, int] | None:
     """The user's row, with a new window if the old one has elapsed, and the time."""
-    quota = _lock_rows(connection, [user_id]).get(user_id)
+    quota = _lock_rows(connection, [user_id], encryption).get(user_id)
     if quota is None:
         return None
     at_ms = clock_ms(connection, now_ms)
     current = quota.current(at_ms)
     if current is not quota:
-        _write(connection, [current])
+        _write(connection, [current], encryption)
     return current, at_ms
 
 
-def lease_budgets(connection: Connection, requests: Sequence[LeaseRequest]) -> list[Lease | None]:
+def lease_budgets(
+    connection: Connection, requests: Sequence[LeaseRequest], encryption: Encryption | None
+) -> list[Lease | None]:
     """Counts budgets, as far as the limits allow; None for a user without a quota."""
-    quotas = _lock_rows(connection, {request.user_id for request in requests})
+    quotas = _lock_rows(connection, {request.user_id for request in requests}, encryption)
     now_ms = clock_ms(connection, None)
     leases: list[Lease | None] = []
     for request in requests:
@@ -203,22 +214,22 @@ def lease_budgets(connection: Connection, requests: Sequence[LeaseRequest]) -> l
         after, budget = lease(quota, request.callers, at_ms) if quota.is_plain else (quota, 0)
         quotas[request.user_id] = after
         leases.append(Lease(after, budget, at_ms, uuid.uuid4().hex))
-    _write(connection, quotas.values())
+    _write(connection, quotas.values(), encryption)
     return leases
 
 
-def _lock_rows(connection: Connection, user_ids: Iterable[int]) -> dict[int, Quota]:
+def _lock_rows(connection: Connection, user_ids: Iterable[int], encryption: Encryption | None) -> dict[int, Quota]:
     """Locks the users' rows until the transaction ends, in the order of their ids."""
     quotas: dict[int, Quota] = {}
     of_user = notification_quota.c.user_id
     for some in where_in(connection, of_user, sorted(user_ids)):
         rows = connection.execute(sa.select(notification_quota).where(some).order_by(of_user).with_for_update())
-        quotas.update((row.user_id, _quota(row)) for row in rows)
+        quotas.update((row.user_id, _quota(row, encryption)) for row in rows)
     return quotas
 
 
-def _write(connection: Connection, quotas: Iterable[Quota]) -> None:
-    rows = [{"of_user": quota.user_id, **_columns(quota)} for quota in quotas]
+def _write(connection: Connection, quotas: Iterable[Quota], encryption: Encryption | None) -> None:
+    rows = [{"of_user": quota.user_id, **_columns(quota, encryption)} for quota in quotas]
     if rows:
         connection.execute(
             notification_quota.update()
@@ -260,7 +271,7 @@ def _remember(connection: Connection, sent: Mapping[str, tuple[int, str]]) -> No
         connection.execute(notification_key.insert(), list(rows.values()))
 
 
-def _quota(row: Row[Any]) -> Quota:
+def _quota(row: Row[Any], encryption: Encryption | None) -> Quota:
     return Quota(
         row.user_id,
         row.rate_limit,
@@ -271,11 +282,12 @@ def _quota(row: Row[Any]) -> Quota:
         row.algorithm,
         Unit(row.unit),
         tuple(map(int, row.state.split())) if row.state else None,
-        Recipient(row.phone, row.locale, row.zone),
+        recipient_of(encryption, row),
     )
 
 
-def _columns(quota: Quota) -> dict[str, Any]:
+def _columns(quota: Quota, encryption: Encryption | None) -> dict[str, Any]:
+    phone = quota.recipient.phone
     return {
         "rate_limit": quota.rate_limit,
         "time_window": quota.window_minutes,
@@ -285,7 +297,7 @@ def _columns(quota: Quota) -> dict[str, Any]:
         "algorithm": quota.algorithm,
         "unit": quota.unit.value,
         "state": None if quota.state is None else " ".join(map(str, quota.state)),
-        "phone": quota.recipient.phone,
+        "phone": None if phone is None else hidden(encryption, phone, "user", quota.user_id),
         "locale": quota.recipient.locale,
         "zone": quota.recipient.zone,
     }

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from paceline.dispatch.encryption import Encryption, decrypted, hidden
 from paceline.durations import from_ms, to_ms
+from paceline.messaging import Record
 from paceline.sql.in_lists import where_in
 from paceline.sql.schema import now
+
+T = TypeVar("T")
 
 
 class OutcomeRow(NamedTuple):
@@ -45,16 +49,30 @@ def past(order: Order, place: tuple[datetime, str], oldest_first: bool) -> list[
     return [time <= at, sa.or_(time < at, name < last)]
 
 
+def hidden_record(encryption: Encryption | None, record: Record) -> Record:
+    """The record as the outbox stores it."""
+    return record._replace(value=hidden(encryption, record.value, "record", record.topic, record.key))
+
+
+def decrypted_record(encryption: Encryption | None, record: Record) -> Record:
+    """The inverse of `hidden_record`; what another program has written is returned as it is.
+
+    Raises:
+        StoreUnavailable: This process lacks the key. Another one may have it.
+    """
+    return record._replace(value=decrypted(encryption, record.value, "record", record.topic, record.key))
+
+
 def clock_ms(connection: Connection, given: int | None) -> int:
     """The time: the given one, else the database's."""
     return to_ms(now(connection)) if given is None else given
 
 
 def known_of(
-    connection: Connection, column: sa.Column[str], ids: Sequence[str], *conditions: sa.ColumnElement[bool]
-) -> list[str]:
+    connection: Connection, column: sa.Column[T], ids: Sequence[T], *conditions: sa.ColumnElement[bool]
+) -> list[T]:
     """Those of `ids` that the column holds."""
-    matches: list[str] = []
+    matches: list[T] = []
     for some in where_in(connection, column, ids):
         matches += connection.execute(sa.select(column).where(some, *conditions)).scalars()
     return matches

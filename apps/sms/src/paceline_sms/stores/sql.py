@@ -83,7 +83,9 @@ class SqlQuotaStore:
     ) -> Quota:
         numbers = user_id, rate_limit, window_minutes
         write = self._database.write
-        return await _retry_conflicts(lambda: write(quota_statements.configure, *numbers, changes or {}, now_ms))
+        return await _retry_conflicts(
+            lambda: write(quota_statements.configure, *numbers, changes or {}, now_ms, self._way.encryption)
+        )
 
     async def delete(self, user_id: int) -> bool:
         return await self._database.write(quota_statements.delete, user_id)
@@ -97,20 +99,21 @@ class SqlQuotaStore:
         await _retry_conflicts(lambda: write(quota_statements.publish, self._way, messages, keep=True))
 
     async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
-        row = await self._database.read(quota_statements.find, user_id, now_ms)
+        row = await self._database.read(quota_statements.find, user_id, now_ms, self._way.encryption)
         if row is None or not renew or row[0].current(row[1]) is row[0]:
             return row
-        return await self._database.write(quota_statements.renew, user_id, now_ms)
+        return await self._database.write(quota_statements.renew, user_id, now_ms, self._way.encryption)
 
     async def lease(self, requests: Sequence[LeaseRequest]) -> list[Lease | None]:
-        return await _retry_conflicts(lambda: self._database.write(quota_statements.lease_budgets, requests))
+        lease, encryption = quota_statements.lease_budgets, self._way.encryption
+        return await _retry_conflicts(lambda: self._database.write(lease, requests, encryption))
 
     async def opted_out(self, phones: Sequence[str]) -> set[str]:
-        return await self._database.read(quota_statements.opted_out_of, phones)
+        return await self._database.read(message_statements.opted_out_of, phones, self._way.encryption)
 
     async def accepted(self, messages: Sequence[Message]) -> None:
-        write = self._database.write
-        await _retry_conflicts(lambda: write(message_statements.insert_messages, messages, keep=True, with_record=True))
+        write, kept = self._database.write, message_statements.Kept(self._way.encryption)
+        await _retry_conflicts(lambda: write(message_statements.insert_messages, messages, keep=True, record=kept))
 
     @property
     def hears_configurations(self) -> bool:
@@ -150,7 +153,7 @@ class SqlDeliveryStore:
         self._encryption = encryption
 
     async def facts(self, requests: Sequence[FactsRequest]) -> list[Facts]:
-        return await self._database.read(message_statements.facts, requests)
+        return await self._database.read(message_statements.facts, requests, self._encryption)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
         return await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
@@ -169,7 +172,7 @@ class SqlDeliveryStore:
 
     async def suspects(self, age: timedelta, limit: int) -> list[str]:
         """See `reconciliation.SweptStore`."""
-        return await self._database.read_aside(item_statements.suspects, self._topic, age, limit)
+        return await self._database.read_aside(item_statements.suspects, self._topic, age, limit, self._encryption)
 
     async def requeue(self, message_ids: Sequence[str]) -> list[str]:
         """See `reconciliation.SweptStore`."""
@@ -184,7 +187,7 @@ class SqlDeliveryStore:
 
     async def cancel(self, message_id: str) -> Cancellation | None:
         """Cancels a message of which no call has begun; see `item_statements.cancel`."""
-        cancel, places = item_statements.cancel, (self._topic, self._followers)
+        cancel, places = item_statements.cancel, (self._topic, self._followers, self._encryption)
         return await _retry_conflicts(lambda: self._database.write(cancel, message_id, *places))
 
     async def page(
@@ -216,7 +219,8 @@ class SqlDeliveryStore:
 
     async def receive_inbound(self, provider: str, message: Inbound, word: Word | None) -> bool:
         """Notes a message that somebody sent to us; see `inbound_statements.receive`."""
-        return await _retry_conflicts(lambda: self._database.write(inbound_statements.receive, provider, message, word))
+        receive = inbound_statements.receive
+        return await _retry_conflicts(lambda: self._database.write(receive, provider, message, word, self._encryption))
 
     async def backlog(self) -> Backlog:
         """What has no outcome yet."""
@@ -226,7 +230,7 @@ class SqlDeliveryStore:
         self, limit: int, cursor: tuple[datetime, str] | None = None, *, newest_first: bool = False
     ) -> list[DeadLetter]:
         """The oldest dead letters, or the newest, after a place."""
-        return await self._database.read(letter_statements.dead_letters, limit, cursor, newest_first)
+        return await self._database.read(letter_statements.dead_letters, limit, cursor, newest_first, self._encryption)
 
     async def count_dead_letters(self) -> int:
         """How many dead letters there are; 100,001 if there are more than 100,000."""
@@ -242,7 +246,7 @@ class SqlDeliveryStore:
         total = kept = 0
         while True:
             done, kept = await self._database.write(
-                item_statements.redrive, letter_ids, REDRIVE_BATCH, self._topic, self._followers
+                item_statements.redrive, letter_ids, REDRIVE_BATCH, self._topic, self._followers, self._encryption
             )
             total += done
             if letter_ids is not None or done < REDRIVE_BATCH:
@@ -259,19 +263,20 @@ class SqlDeliveryStore:
 
     async def opt_out(self, phone: str, reason: str) -> None:
         """Stores the opt-out of a number."""
-        await _retry_conflicts(lambda: self._database.write(message_statements.opt_out, phone, reason))
+        write, entry = self._database.write, (phone, reason, self._encryption)
+        await _retry_conflicts(lambda: write(message_statements.opt_out, *entry))
 
-    async def opt_outs(self, limit: int, after: str | None = None) -> list[OptOutEntry]:
-        """The opt-outs in order of their numbers, after a number."""
-        return await self._database.read(message_statements.opt_outs, limit, after)
+    async def opt_outs(self, limit: int, after: int | None = None) -> list[OptOutEntry]:
+        """The opt-outs after a place."""
+        return await self._database.read(message_statements.opt_outs, limit, after, self._encryption)
 
     async def find_opt_out(self, phone: str) -> OptOutEntry | None:
         """The opt-out of a number."""
-        return await self._database.read(message_statements.find_opt_out, phone)
+        return await self._database.read(message_statements.find_opt_out, phone, self._encryption)
 
     async def opt_in(self, phone: str) -> bool:
         """Removes the opt-out of a number; returns whether there was one."""
-        return await self._database.write(message_statements.opt_in, phone)
+        return await self._database.write(message_statements.opt_in, phone, self._encryption)
 
     async def prune(self, before_ms: int) -> int:
         """Deletes messages that finished before a time and no longer suppress duplicates."""

@@ -18,7 +18,7 @@ notification_quota = sa.Table(
     sa.Column("algorithm", sa.String(32), nullable=False),
     sa.Column("unit", sa.String(16), nullable=False),
     sa.Column("state", sa.Text),
-    sa.Column("phone", sa.String(32)),
+    sa.Column("phone", sa.String(128)),
     sa.Column("locale", sa.String(35)),
     sa.Column("zone", sa.String(64)),
     info={
@@ -93,17 +93,18 @@ notification_dead_letter = sa.Table(
 notification_optout = sa.Table(
     "paceline_notification_optout",
     metadata,
-    sa.Column("phone", sa.String(32), primary_key=True),
+    sa.Column("lookup", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("phone", sa.String(128), nullable=False),
     sa.Column("reason", sa.String(255), nullable=False),
     sa.Column("created_at", Instant, nullable=False),
-    info={"about": "Numbers that have opted out (STOP)."},
+    info={"about": "Numbers that have opted out (STOP). lookup is the number, or its keyed hash."},
 )
 
 notification_inbound = sa.Table(
     "paceline_notification_inbound",
     metadata,
     sa.Column("inbound_id", sa.String(200), primary_key=True),
-    sa.Column("phone", sa.String(32), nullable=False),
+    sa.Column("phone", sa.String(128), nullable=False),
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("received_at", Instant, nullable=False),
     sa.Index("paceline_notification_inbound_received_at_ix", "received_at"),

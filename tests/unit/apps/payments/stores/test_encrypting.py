@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 from paceline.dispatch.encryption import Encryption
-from paceline.errors import StoreUnavailable
 from paceline_payments.model import Party
-from paceline_payments.stores.encrypting import (
-    hidden,
-    hidden_bytes,
-    lookups,
-    read_said,
-    revealed,
-    revealed_bytes,
-    said_columns,
-)
+from paceline_payments.stores.encrypting import read_said, said_columns
 from tests.unit.apps.payments.bench import payment
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
@@ -56,24 +47,3 @@ def test_without_the_key_its_id_is_shown(ring: Encryption | None, payment_id: st
 def test_what_belongs_to_another_payment_is_not_shown() -> None:
     said = read_said(RINGS[1], row(said_columns(RINGS[1], PAID), "another"))
     assert "can't be decrypted" in said.payer.name
-
-
-def test_texts_and_bytes_are_bound_to_what_they_are_about() -> None:
-    ring = RINGS[1]
-    assert hidden(ring, None, "feed") is None
-    text = hidden(ring, "raw", "reject", "f", 1)
-    assert text is not None
-    assert revealed(ring, text, "reject", "f", 1) == "raw"
-    assert "can't be decrypted" in revealed(ring, text, "reject", "f", 2)
-    assert revealed(ring, "plain", "reject", "f", 1) == "plain"
-    chunk = hidden_bytes(ring, b"staged", "chunk", "f", 1)
-    assert revealed_bytes(ring, chunk, "chunk", "f", 1) == b"staged"
-    assert hidden_bytes(None, b"staged") == revealed_bytes(None, b"staged") == b"staged"
-    with pytest.raises(StoreUnavailable, match="which this process does not have"):
-        revealed_bytes(Encryption([NEW]), chunk, "chunk", "f", 1)
-
-
-def test_lookups_find_what_any_key_or_none_has_stored() -> None:
-    stored = [lookups(ring, 17)[0] for ring in RINGS]
-    assert len(set(stored)) == 3
-    assert set(stored) == set(lookups(RINGS[-1], 17))

@@ -60,9 +60,7 @@ PHONE = path(
     "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
 )
 
-AFTER = query(
-    "after", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "`next` of the page before."}
-)
+AFTER = query("after", {"type": "string", "pattern": r"^-?[0-9]{1,19}$", "description": "`next` of the page before."})
 
 router = api_router("/api", "notifications")
 
@@ -259,13 +257,20 @@ async def cancel(request: Request) -> Response:
     openapi_extra={"parameters": [LIMIT.document(), AFTER]},
 )
 async def list_opt_outs(request: Request) -> Response:
-    """Numbers that get no messages, in their order; `next` of one page is `after` of the next one."""
+    """Numbers that get no messages, each once; `next` of one page is `after` of the next one."""
     limit = LIMIT.of(request)
-    after = checked_phone(request.query_params["after"], "after") if "after" in request.query_params else None
+    after = _place_of(request.query_params["after"]) if "after" in request.query_params else None
     with name_outages():
         page = await gateway_of(request).messages.opt_outs(limit + 1, after)
-    following = page[limit - 1].phone if len(page) > limit else None
+    following = str(page[limit - 1].place) if len(page) > limit else None
     return json_response(OptOutPage(optouts=[KnownOptOut.of(entry) for entry in page[:limit]], next=following))
+
+
+def _place_of(after: str) -> int:
+    digits = after.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and -(2**63) <= int(after) < 2**63):
+        raise InvalidInput("after", "is not what an answer gave as next")
+    return int(after)
 
 
 @router.get(

@@ -205,7 +205,7 @@ class KnownOptOut(OptOut):
 
 
 class OptOutPage(Shape):
-    """Numbers that have opted out, in their order."""
+    """Numbers that have opted out."""
 
     optouts: list[KnownOptOut]
     next: str | None

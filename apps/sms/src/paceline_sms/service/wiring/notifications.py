@@ -47,6 +47,7 @@ from paceline_sms.service.wiring.sms_providers import open_providers
 from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.migrations import steps
 from paceline_sms.stores.quota_statements import Way
+from paceline_sms.stores.rows import decrypted_record
 from paceline_sms.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 
 if TYPE_CHECKING:
@@ -316,8 +317,10 @@ def _start_relays(readers: Readers, settings: Settings, log: MessageLog, outbox:
     if settings.kafka_bootstrap is None:
         return
     topic = settings.section(SmsSettings).topic
+    read = partial(decrypted_record, queue_encryption(settings))
     for source in (topic, dead_letter_topic(topic)):
-        readers.start(f"relay of {source}", Relay(partial(outbox.read, source, "relay"), log, source).run)
+        relay = Relay(partial(outbox.read, source, "relay"), log, source, read=read)
+        readers.start(f"relay of {source}", relay.run)
 
 
 def _notification_observer(registry: CollectorRegistry | None) -> NotificationObserver:

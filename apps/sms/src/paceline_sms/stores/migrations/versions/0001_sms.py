@@ -35,7 +35,7 @@ def upgrade() -> None:
         sa.Column("algorithm", sa.String(32), nullable=False),
         sa.Column("unit", sa.String(16), nullable=False),
         sa.Column("state", sa.Text),
-        sa.Column("phone", sa.String(32)),
+        sa.Column("phone", sa.String(128)),
         sa.Column("locale", sa.String(35)),
         sa.Column("zone", sa.String(64)),
         sa.PrimaryKeyConstraint("user_id", name="paceline_notification_quota_pk"),
@@ -100,15 +100,16 @@ def upgrade() -> None:
     )
     op.create_table(
         "paceline_notification_optout",
-        sa.Column("phone", sa.String(32), nullable=False),
+        sa.Column("lookup", sa.BigInteger, nullable=False, autoincrement=False),
+        sa.Column("phone", sa.String(128), nullable=False),
         sa.Column("reason", sa.String(255), nullable=False),
         sa.Column("created_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("phone", name="paceline_notification_optout_pk"),
+        sa.PrimaryKeyConstraint("lookup", name="paceline_notification_optout_pk"),
     )
     op.create_table(
         "paceline_notification_inbound",
         sa.Column("inbound_id", sa.String(200), nullable=False),
-        sa.Column("phone", sa.String(32), nullable=False),
+        sa.Column("phone", sa.String(128), nullable=False),
         sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("received_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("inbound_id", name="paceline_notification_inbound_pk"),
