@@ -179,16 +179,24 @@ def unknown_certificate(folder: Path) -> Iterator[str]:
     thread.join()
 
 
+@contextmanager
+def silence(_folder: Path) -> Iterator[str]:
+    """A server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("place", "words", "reason"),
     [
-        (nothing_there, "refuses connections"),
-        (unknown_host, "the host bank.invalid is unknown"),
-        (unknown_certificate, "is not trusted"),
+        (nothing_there, "refuses connections", "refused"),
+        (unknown_host, "the host bank.invalid is unknown", "unknown host"),
+        (unknown_certificate, "is not trusted", "certificate"),
+        (silence, "in time", "timeout"),
     ],
 )
-def test_a_bank_that_cant_be_reached_is_named_on_the_payment_and_the_feed(
-    tmp_path: Path, place: Callable[[Path], AbstractContextManager[str]], words: str
+def test_why_a_bank_cant_be_reached_is_on_the_payment_the_feed_and_in_the_metrics(
+    tmp_path: Path, place: Callable[[Path], AbstractContextManager[str]], words: str, reason: str
 ) -> None:
     with place(tmp_path) as url, Bank() as bank:
         settings = {**QUICK, "PAYMENTS_DOWNSTREAM_URL": url}
@@ -202,6 +210,9 @@ def test_a_bank_that_cant_be_reached_is_named_on_the_payment_and_the_feed(
             [(feed_id,)] = installed.rows("SELECT feed_id FROM paceline_feed")
             assert words in serving.get(f"/api/v1/feeds/{feed_id}").json()["reason"]
             assert installed.statuses() == {"SCHEDULED": 8}
+            metric = f'payments_downstream_unreachable{{reason="{reason}"}} 1.0'
+            installed.until(lambda: metric in serving.get("/metrics").text)
+            assert serving.get("/metrics").text.count("payments_downstream_unreachable{") == 7
 
 
 def test_the_history_names_token_feed_and_line_and_an_altered_row_is_found(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from paceline.errors import ConfigurationError, StoreError
 from paceline.tracing import Attributes, Span
 from paceline_payments.downstream import outcomes
 from paceline_payments.downstream.connection import DownstreamConnection
-from paceline_payments.downstream.outcomes import Answer, Verdict, next_step, step_after_inquiry
+from paceline_payments.downstream.outcomes import Answer, Unreachable, Verdict, next_step, step_after_inquiry
 from paceline_payments.downstream.redaction import without_parties
 from paceline_payments.history import NO_HISTORY, History, Step
 from paceline_payments.model import ID_RULE, Payment, is_sendable
@@ -57,7 +57,7 @@ LARGEST_ANSWER = 64 * 1024
 class _NoAnswer(Exception):
     """The call ended without a response: a timeout, a reset, no connection."""
 
-    def __init__(self, kind: str, message: str, verdict: Verdict) -> None:
+    def __init__(self, kind: Unreachable, message: str, verdict: Verdict) -> None:
         super().__init__(message)
         self.kind = kind
         self.verdict = verdict
@@ -452,24 +452,27 @@ def _end_span(span: Span | None, outcome: int | str) -> None:
 def _no_answer(error: Exception, url: str) -> _NoAnswer:
     """What a failed call means. Before there is a connection, nothing can have been executed."""
     if isinstance(error, TimeoutError | httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
-        return _NoAnswer("timeout", "the downstream did not answer in time", Verdict.UNKNOWN)
+        return _NoAnswer(Unreachable.TIMEOUT, "the downstream did not answer in time", Verdict.UNKNOWN)
     name, where = type(error).__name__, httpx2.URL(url)
     if not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return _NoAnswer(name, f"the downstream's connection broke: {name}", Verdict.UNKNOWN)
+        return _NoAnswer(Unreachable.BROKEN, f"the downstream's connection broke: {name}", Verdict.UNKNOWN)
     address = f"{where.host}:{where.port}" if where.port else where.host
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             words = f"the certificate of {address} is not trusted: {cause.verify_message}"
-            return _NoAnswer("certificate", words, Verdict.MISCONFIGURED)
+            return _NoAnswer(Unreachable.CERTIFICATE, words, Verdict.MISCONFIGURED)
         if isinstance(cause, ssl.SSLError):
-            return _NoAnswer("tls", f"no TLS connection to {address}: {cause.reason or name}", Verdict.MISCONFIGURED)
+            words = f"no TLS connection to {address}: {cause.reason or name}"
+            return _NoAnswer(Unreachable.TLS, words, Verdict.MISCONFIGURED)
         if isinstance(cause, socket.gaierror):
-            return _NoAnswer("unknown host", f"the host {where.host} is unknown", Verdict.MISCONFIGURED)
+            return _NoAnswer(Unreachable.UNKNOWN_HOST, f"the host {where.host} is unknown", Verdict.MISCONFIGURED)
         if isinstance(cause, ConnectionRefusedError):
-            return _NoAnswer(name, f"{address} refuses connections: nothing listens there", Verdict.AGAIN)
+            words = f"{address} refuses connections: nothing listens there"
+            return _NoAnswer(Unreachable.REFUSED, words, Verdict.AGAIN)
     if isinstance(error, httpx2.ConnectTimeout):
-        return _NoAnswer("timeout", f"no connection to {address} in time", Verdict.AGAIN)
-    return _NoAnswer(name, f"the downstream can't be reached: no connection to {address}", Verdict.AGAIN)
+        return _NoAnswer(Unreachable.TIMEOUT, f"no connection to {address} in time", Verdict.AGAIN)
+    words = f"the downstream can't be reached: no connection to {address}"
+    return _NoAnswer(Unreachable.NO_CONNECTION, words, Verdict.AGAIN)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -39,6 +39,24 @@ class Verdict(StrEnum):
     """It may have been executed."""
 
 
+class Unreachable(StrEnum):
+    """Why a call had no answer, in a few words that metrics and alerts can count."""
+
+    REFUSED = "refused"
+    """Nothing listens there."""
+    UNKNOWN_HOST = "unknown host"
+    CERTIFICATE = "certificate"
+    """Its certificate is not trusted."""
+    TLS = "tls"
+    """No TLS connection, for another reason."""
+    TIMEOUT = "timeout"
+    """No connection or no answer in time."""
+    NO_CONNECTION = "no connection"
+    """Another obstacle, such as no route to it."""
+    BROKEN = "broken"
+    """The connection broke before the answer."""
+
+
 class Rule(NamedTuple):
     """One row of the table."""
 

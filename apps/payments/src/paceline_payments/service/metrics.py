@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from paceline.errors import Conflict, PacelineError, StoreError
+from paceline_payments.downstream.outcomes import Unreachable
 from paceline_payments.model import AcceptedPayment, IntakeResult, Payment, PaymentStatus
 from paceline_payments.ports import Intake, PaymentLoad
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 VERDICTS = ("EXECUTED", "REJECTED", "UNKNOWN", "POSTPONED")
+REASONS = frozenset[str](Unreachable)
 
 
 class DownstreamMetrics:
@@ -20,7 +22,8 @@ class DownstreamMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Histogram(
             "payments_downstream_call_duration_seconds",
-            "Calls to the downstream by operation (pay, inquire) and outcome: its status, or the kind of failure.",
+            "Calls to the downstream by operation (pay, inquire) and outcome: its status, or why there was no answer: "
+            f"{', '.join(Unreachable)}.",
             ["operation", "outcome"],
             registry=registry,
             buckets=_SECONDS,
@@ -43,12 +46,27 @@ class DownstreamMetrics:
             registry=registry,
             multiprocess_mode="mostrecent",
         )
+        self._unreachable = Gauge(
+            "payments_downstream_unreachable",
+            "1 while the last call of the process got no answer from the downstream, by the reason.",
+            ["reason"],
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
+        self._reason: str | None = None
+        for reason in REASONS:
+            self._unreachable.labels(reason)
         # A rate sees no rise in a counter that is born above zero.
         for verdict in VERDICTS:
             self._executions.labels(verdict)
 
     def called(self, operation: str, outcome: str, seconds: float) -> None:
         self._calls.labels(operation, outcome).observe(seconds)
+        reason = outcome if outcome in REASONS else None
+        if reason != self._reason:
+            for other in REASONS:
+                self._unreachable.labels(other).set(other == reason)
+            self._reason = reason
 
     def waited(self, seconds: float) -> None:
         self._waits.observe(seconds)
