@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, cast
 
 from paceline.durations import LATEST_MS
 from paceline.slots.model import Spread, WindowPolicy
@@ -18,6 +19,10 @@ from paceline.slots.windows import Spacing, align
 
 MAX_TIMES = 10_000
 """The most times of slots that are read of one window. Of a window with more ahead, all its slots count as ahead."""
+
+
+_EMPTY = cast(dict[int, Any], MappingProxyType({}))
+_NONE = cast(set[int], frozenset())
 
 
 class WindowCount(NamedTuple):
@@ -162,19 +167,20 @@ class Occupancy:
         self._chunk = chunk
         self._next_chunk = chunk if first_chunk is None else first_chunk
         self._counts: dict[int, list[int]] = {}
-        self._ordered: list[int] = []  # their starts, as of the last time they were sorted
+        self._ordered: Sequence[int] = ()  # their starts, as of the last time they were sorted
         self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
-        self._jumps: dict[int, int] = {}
-        self._runs: dict[int, FullRun] = {}
-        self._before: dict[int, FullRun | None] = {}
-        self.stored: set[int] = set()
+        # Made when they are needed: Python's garbage collection costs as much as all that a transaction allocates.
+        self._jumps: dict[int, int] = _EMPTY
+        self._runs: dict[int, FullRun] = _EMPTY
+        self._before: dict[int, FullRun | None] = _EMPTY
+        self.stored: set[int] = _NONE
         """The windows for which the store has a row, as far as they have been read."""
-        self._changed: set[int] = set()
-        self._filled: set[int] = set()
-        self._opened: set[int] = set()
-        self._placed: dict[int, list[int]] = {}
+        self._changed: set[int] = _NONE
+        self._filled: set[int] = _NONE
+        self._opened: set[int] = _NONE
+        self._placed: dict[int, list[int]] = _EMPTY
         """By window: the times of the slots that this transaction put there."""
-        self._times: dict[int, tuple[int, list[int] | None]] = {}
+        self._times: dict[int, tuple[int, list[int] | None]] = _EMPTY
         """By window: the time from which its slots are known, and their times in order; None if they are too many."""
 
     def under(self, policy: WindowPolicy, now_ms: int) -> Occupancy:
@@ -197,7 +203,7 @@ class Occupancy:
     def taken(self, start_ms: int) -> int:
         """The number of slots in the window."""
         counts = self._counts.get(start_ms)
-        if counts is None and not self._is_known(start_ms):
+        if counts is None and not self.knows(start_ms):
             limit = self._next_chunk
             self._next_chunk = min(2 * limit, self._chunk)
             self.learn_windows(start_ms, self.reader.windows_from(start_ms, limit), limit)
@@ -216,30 +222,32 @@ class Occupancy:
 
     def first_free(self, start_ms: int) -> int:
         """The first open window at or after `start_ms` (itself open) that is not full; `LATEST_MS` if none."""
-        path = []
+        jumps = self._jumps
+        path: list[int] = []
         at = start_ms
         while at < LATEST_MS:
-            onward = self._jumps.get(at)
+            onward = jumps.get(at)
             if onward is None:
                 onward = self._beyond(at)
                 if onward is None:
                     break
             path.append(at)
             at = onward
-        for passed in path:
-            self._jumps[passed] = at
+        if path:
+            self._jumps = jumps = self._jumps or {}
+            for passed in path:
+                jumps[passed] = at
         return at
 
     def knows(self, start_ms: int) -> bool:
         """Whether the window has been read; it may have no counters."""
-        return self._is_known(start_ms)
+        index = bisect_right(self._known, (start_ms, LATEST_MS)) - 1
+        return index >= 0 and start_ms < self._known[index][1]
 
     def first_known_free(self, start_ms: int) -> int:
         """As `first_free`, without reading: the first window that is not known to be full."""
         at = start_ms
-        while (onward := self._jumps.get(at)) is not None or (
-            self._is_known(at) and self.taken(at) >= self._limit_at(at)
-        ):
+        while (onward := self._jumps.get(at)) is not None or (self.knows(at) and self.taken(at) >= self._limit_at(at)):
             at = self._policy.next_open(at + self._policy.size_ms) if onward is None else onward
         return at
 
@@ -250,16 +258,25 @@ class Occupancy:
             counts = self._counts[start_ms] = [0, 0]
         counts[0] += places
         counts[1] += places
+        self._changed = self._changed or set()
         self._changed.add(start_ms)
         if counts[0] - places < self._limit_at(start_ms) <= counts[0]:
+            self._filled = self._filled or set()
             self._filled.add(start_ms)
+            self._jumps = self._jumps or {}
             self._jumps[start_ms] = self._policy.next_open(start_ms + self._policy.size_ms)
         return counts[1] - places
 
     def put(self, start_ms: int, times: Sequence[int]) -> None:
         """Notes the times of slots for which places were taken in the window."""
-        self._placed.setdefault(start_ms, []).extend(times)
-        from_ms, known = self._times.get(start_ms, (0, None))
+        if start_ms in self._placed:
+            self._placed[start_ms] += times
+        else:
+            self._placed = self._placed or {}
+            self._placed[start_ms] = [*times]
+        if start_ms not in self._times:
+            return
+        from_ms, known = self._times[start_ms]
         if known is not None:
             for at in times:
                 insort(known, at)
@@ -290,6 +307,7 @@ class Occupancy:
     def learn_times(self, start_ms: int, from_ms: int, times: Sequence[int]) -> None:
         """Caches the result of `times` of the reader, of one window from a time on."""
         known = sorted([*times, *self._placed.get(start_ms, ())])
+        self._times = self._times or {}
         self._times[start_ms] = from_ms, None if len(known) > MAX_TIMES else known
 
     def held(self, start_ms: int, from_ms: int, until_ms: int) -> int:
@@ -305,11 +323,13 @@ class Occupancy:
         was_full = self.taken(start_ms) >= limit
         counts = self._counts[start_ms]
         counts[0] -= places
+        self._changed = self._changed or set()
         self._changed.add(start_ms)
         # A closed window inside a run offers no room: the run must not be split there.
         if was_full and counts[0] < limit and self._policy.next_open(start_ms) == start_ms:
+            self._opened = self._opened or set()
             self._opened.add(start_ms)
-            self._jumps.clear()
+            self._jumps = _EMPTY
 
     def learn_windows(self, from_ms: int, counts: Sequence[WindowCount], limit: int) -> None:
         """Caches the result of `windows_from(from_ms, limit)`; a short one means that nothing follows."""
@@ -322,8 +342,10 @@ class Occupancy:
     def learn_run(self, at_ms: int, run: FullRun | None) -> None:
         """Caches the result of `run_before(at_ms)`."""
         if run is not None:
+            self._runs = self._runs or {}
             self._runs[run.resume_ms] = run
             if run.start_ms <= at_ms < run.resume_ms:
+                self._jumps = self._jumps or {}
                 self._jumps[at_ms] = run.resume_ms
 
     def count(self, start_ms: int) -> WindowCount:
@@ -361,33 +383,37 @@ class Occupancy:
 
     def _beyond(self, at: int) -> int | None:
         """Where to continue after a full window; None if the window has room."""
-        if at not in self._counts and not self._is_known(at):
+        counts = self._counts.get(at)
+        if counts is None:
+            if self.knows(at):
+                return None  # without counters, it is empty
             self.learn_run(at, self.reader.run_before(at))
             onward = self._jumps.get(at)
             if onward is not None:
                 return onward
-        if self.taken(at) < self._limit_at(at):
+        if (self.taken(at) if counts is None else counts[0]) < self._limit_at(at):
             return None
         return self._policy.next_open(at + self._policy.size_ms)
-
-    def _is_known(self, start_ms: int) -> bool:
-        index = bisect_right(self._known, (start_ms, LATEST_MS)) - 1
-        return index >= 0 and start_ms < self._known[index][1]
 
     def _learn(self, counts: Iterable[WindowCount], low: int, high: int) -> None:
         """Caches the counted windows of [low, high); the others in it have no counters."""
         for start_ms, taken, placed in counts:
+            self.stored = self.stored or set()
             self.stored.add(start_ms)
             if start_ms not in self._changed:
                 self._counts[start_ms] = [taken, placed]
-        first = bisect_left(self._known, (low, 0))
-        if first and self._known[first - 1][1] >= low:
+        known = self._known
+        if not known or known[-1][1] < low:
+            known.append((low, high))
+            return
+        first = bisect_left(known, (low, 0))
+        if first and known[first - 1][1] >= low:
             first -= 1
-            low = self._known[first][0]
-        last = bisect_right(self._known, (high, LATEST_MS))
+            low = known[first][0]
+        last = bisect_right(known, (high, LATEST_MS))
         if last > first:
-            high = max(high, self._known[last - 1][1])
-        self._known[first:last] = [(low, high)]
+            high = max(high, known[last - 1][1])
+        known[first:last] = [(low, high)]
 
     def _fresh_runs(self) -> list[FullRun]:
         """The windows this transaction filled, as maximal runs among themselves."""
@@ -420,7 +446,7 @@ class Occupancy:
         if start_ms >= LATEST_MS:
             return False
         counts = self._counts.get(start_ms)
-        return not self._is_known(start_ms) if counts is None else counts[0] >= self._limit_at(start_ms)
+        return not self.knows(start_ms) if counts is None else counts[0] >= self._limit_at(start_ms)
 
 
 def joined_runs(

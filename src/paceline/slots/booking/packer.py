@@ -9,7 +9,6 @@ each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.durations import LATEST_MS
@@ -47,41 +46,46 @@ NOWHERE = Full(None)
 class Side:
     """One config of an event: its active policy and its windows."""
 
-    __slots__ = ("active", "narrowness", "occupancy", "size_ms")
+    __slots__ = ("_is_always_open", "_policy", "active", "occupancy", "size_ms")
 
     def __init__(self, active: PolicyVersion, occupancy: Occupancy) -> None:
         self.active = active
         self.occupancy = occupancy
-        self.size_ms = active.policy.size_ms
-        self.narrowness = self.size_ms, active.policy.spread is not Spread.EVEN
+        self._policy = policy = active.policy
+        self._is_always_open = policy.calendar is None
+        self.size_ms = policy.size_ms
+
+    @property
+    def narrowness(self) -> tuple[int, bool]:
         """A slot has the spread of the config with the shortest window; among equal ones, the even one."""
+        return self.size_ms, self._policy.spread is not Spread.EVEN
 
     def knows(self, at_ms: int) -> bool:
         """Whether the window of an instant was read."""
-        return self.occupancy.knows(align(at_ms, self.size_ms))
+        return self.occupancy.knows(at_ms - at_ms % self.size_ms)
 
     def horizon(self, effective_ms: int) -> int:
         """The last instant that a slot may have."""
-        delay = self.active.policy.max_delay_ms
+        delay = self._policy.max_delay_ms
         return LATEST_MS - 1 if delay is None else min(effective_ms + delay, LATEST_MS - 1)
 
     def offer(self, start_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1) -> Offer:
         """What a window offers to an event."""
-        policy, end = self.active.policy, start_ms + self.size_ms
+        end = start_ms + self.size_ms
         if start_ms < effective_ms or end > horizon_ms + 1:
-            return offer(policy, self.occupancy, start_ms, effective_ms, horizon_ms)
-        limit = policy.limit_at(start_ms)
+            return offer(self._policy, self.occupancy, start_ms, effective_ms, horizon_ms)
+        limit = self._policy.limit_at(start_ms)
         return Offer(limit - self.occupancy.taken(start_ms), start_ms, end, limit)
 
     def free_from(self, at_ms: int, effective_ms: int) -> int:
         """The first open window that ends after `at_ms` and has room for an event; `LATEST_MS` if there is none.
         Ignores the horizon."""
-        policy, start = self.active.policy, align(at_ms, self.size_ms)
-        following = policy.next_open(start)
+        start = at_ms - at_ms % self.size_ms
+        following = start if self._is_always_open else self._policy.next_open(start)
         if following == start <= effective_ms:
             if self.offer(start, effective_ms).places > 0:
                 return start
-            following = policy.next_open(start + self.size_ms)
+            following = self._policy.next_open(start + self.size_ms)
         return self.occupancy.first_free(following)
 
 
@@ -101,7 +105,6 @@ class Room(NamedTuple):
     """The windows whose slots an event's place keeps a distance from; none if it is drawn from the part."""
 
 
-@dataclass(slots=True)
 class Packer:
     """Places requests one after another into the windows of their configs, at one moment in time.
 
@@ -109,29 +112,45 @@ class Packer:
     all configs admit is passed over. Nothing may be released meanwhile.
     """
 
-    sides: Sequence[Side]
-    now_ms: int
-    uniform: Callable[[], float]
-    narrowest: int = 0
-    """The index of the config with the shortest window, whose spread the slots have."""
-    reached_ms: int = -1
-    """The instant at which the last search ended."""
-    leader: int = 0
-    """The index of the config whose windows the last search passed over."""
-    _order: Sequence[int] = (0,)
-    _effective_ms: int = -1
-    _denied_ms: int = -1
-    """Before this instant, none suits an event like the last one; nor a later one, but in the windows of its time."""
-    _spaced_ms: int | None = None
-    """Where the search for the next place that keeps its distance continues; None if there is none."""
-    _room: Room | Full = NOWHERE
-    """The result of the last search, which was for the effective time above and reached that instant."""
-    _places: int = 0
+    # A transaction has one per set of configs.
+    __slots__ = (
+        "_denied_ms",
+        "_effective_ms",
+        "_order",
+        "_places",
+        "_room",
+        "_spaced_ms",
+        "leader",
+        "narrowest",
+        "now_ms",
+        "reached_ms",
+        "sides",
+        "uniform",
+    )
 
-    def __post_init__(self) -> None:
-        if len(self.sides) > 1:
-            self.narrowest = min(range(len(self.sides)), key=lambda index: self.sides[index].narrowness)
-            self._order = ()
+    def __init__(self, sides: Sequence[Side], now_ms: int, uniform: Callable[[], float]) -> None:
+        self.sides = sides
+        self.now_ms = now_ms
+        self.uniform = uniform
+        self.narrowest = 0
+        """The index of the config with the shortest window, whose spread the slots have."""
+        for index in range(1, len(sides)):
+            if sides[index].narrowness < sides[self.narrowest].narrowness:
+                self.narrowest = index
+        self.reached_ms = -1
+        """The instant at which the last search ended."""
+        self.leader = 0
+        """The index of the config whose windows the last search passed over."""
+        self._order: Sequence[int] = () if len(sides) > 1 else (0,)
+        self._effective_ms = -1
+        self._denied_ms = -1
+        """Before this instant, none suits an event like the last one; nor a later one, but in the windows of its
+        time."""
+        self._spaced_ms: int | None = None
+        """Where the search for the next place that keeps its distance continues; None if there is none."""
+        self._room: Room | Full = NOWHERE
+        """The result of the last search, which was for the effective time above and reached that instant."""
+        self._places = 0
 
     def look_again(self) -> None:
         """Must be called when others have taken places in the same windows."""
@@ -219,32 +238,57 @@ class Packer:
         self._denied_ms = max(self._denied_ms, at)
         if starts is None:
             return NOWHERE
-        parts, cut = self._parts(starts, at, effective_ms)
-        if not cut and len(parts) == len(starts):
-            return self._room_of(starts, parts)
-        while cut:
+        room = self._room_at(starts, at, effective_ms)
+        if isinstance(room, Room):
+            return room
+        while room:
             # The rest of a window lies beyond its config's horizon; where that ends, another's may be used up.
-            beyond = self._common(cut, effective_ms) if cut < LATEST_MS else None
+            beyond = self._common(room, effective_ms) if room < LATEST_MS else None
             if beyond is None:
                 return NOWHERE
-            at = max(cut, *beyond)
-            _, cut = self._parts(beyond, at, effective_ms)
+            at = max(room, *beyond)
+            further = self._room_at(beyond, at, effective_ms)
+            room = 0 if isinstance(further, Room) else further
         return Full(at)
 
-    def _parts(self, starts: Sequence[int], at_ms: int, effective_ms: int) -> tuple[list[Offer], int]:
-        """What the windows offer of those configs whose horizon is not before `at_ms`; and the end of what they offer
-        if one of them has no place, else 0."""
+    def _room_at(self, starts: Sequence[int], at_ms: int, effective_ms: int) -> Room | int:
+        """The room that windows of all configs have in common, if `at_ms` is not beyond a horizon. Otherwise the end of
+        what the windows offer of which the rest lies beyond it; 0 if there is none."""
+        places, low, high, step, cut = LATEST_MS, 0, LATEST_MS, 0.0, 0
         parts: list[Offer] = []
-        cut = 0
+        is_cut = False
         for side, start in zip(self.sides, starts, strict=True):
             horizon = side.horizon(effective_ms)
             if at_ms > horizon:
+                places = 0
                 continue
             part = side.offer(start, effective_ms, horizon)
+            more, since, until, _ = part
             parts.append(part)
-            if part.places <= 0:
-                cut = max(cut, part.high_ms)
-        return parts, cut
+            places = more if more < places else places
+            low = since if since > low else low
+            high = until if until < high else high
+            is_cut = is_cut or until < start + side.size_ms
+            if more <= 0:
+                cut = max(cut, until)
+        if places <= 0:
+            return cut
+        for side, start, part in zip(self.sides, starts, parts, strict=True) if is_cut else ():
+            is_shared = start < effective_ms and side.active.policy.first_window is FirstWindow.PROPORTIONAL
+            if part.high_ms == high < start + side.size_ms and not is_shared:
+                # The horizon moves with the clock, and under overload each step of it opens a little more of this
+                # window: places keep pace with it. Drawn from all of the span so far, they would crowd at its start.
+                pace = (high - part.low_ms) / part.capacity
+                low = max(low, min(part.low_ms + int(side.occupancy.taken(start) * pace), high - 1))
+                step = max(step, pace)
+        others = tuple(
+            [
+                SlotWindow(side.active.name, side.active.version, start)
+                for side, start in zip(self.sides[1:], starts[1:], strict=True)
+            ]
+        )
+        spaced = self._spaced_windows(starts) if starts[self.narrowest] < effective_ms else ()
+        return Room(starts, others, low, high, places, step, spaced)
 
     def _common(self, at_ms: int, effective_ms: int) -> list[int] | None:
         """The windows, one of each config, that hold the first instant at or after `at_ms` that all admit."""
@@ -276,28 +320,6 @@ class Packer:
                     if start > at:
                         at, self.leader = start, index
         return starts if at <= last else None
-
-    def _room_of(self, starts: Sequence[int], parts: Sequence[Offer]) -> Room:
-        places, low, high, _ = parts[0]
-        for more, since, until, _ in parts[1:]:
-            places, low, high = min(places, more), max(low, since), min(high, until)
-        step = 0.0
-        for side, start, part in zip(self.sides, starts, parts, strict=True):
-            is_shared = start < self._effective_ms and side.active.policy.first_window is FirstWindow.PROPORTIONAL
-            if part.high_ms == high < start + side.size_ms and not is_shared:
-                # The horizon moves with the clock, and under overload each step of it opens a little more of this
-                # window: places keep pace with it. Drawn from all of the span so far, they would crowd at its start.
-                pace = (high - part.low_ms) / part.capacity
-                low = max(low, min(part.low_ms + int(side.occupancy.taken(start) * pace), high - 1))
-                step = max(step, pace)
-        others = tuple(
-            [
-                SlotWindow(side.active.name, side.active.version, start)
-                for side, start in zip(self.sides[1:], starts[1:], strict=True)
-            ]
-        )
-        spaced = self._spaced_windows(starts) if starts[self.narrowest] < self._effective_ms else ()
-        return Room(starts, others, low, high, places, step, spaced)
 
     def _spaced_windows(self, starts: Sequence[int]) -> tuple[SpacedWindow, ...]:
         """If the narrowest window, a first one, spreads evenly: all such windows of the configs."""

@@ -90,7 +90,7 @@ def book_all(
     it, also one from earlier in the same list; `known` gets the new ones."""
     bookings: list[Booking] = []
     fresh: list[AssignedSlot] = []
-    for stretch in _distinct_events(requests):
+    for stretch in [requests] if len(requests) == 1 else _distinct_events(requests):
         new = [request for request in stretch if request[0] not in known] if known else stretch
         outcomes = _book_new(packer, new, owner)
         slots = [outcome for outcome in outcomes if isinstance(outcome, AssignedSlot)]
@@ -102,7 +102,8 @@ def book_all(
                 for event_id, _ in stretch
             ]
         bookings += outcomes
-        known.update([(slot[0], slot) for slot in slots])
+        for slot in slots:
+            known[slot[0]] = slot
     return bookings, fresh
 
 

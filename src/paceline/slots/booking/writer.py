@@ -45,8 +45,6 @@ Position = tuple[int, int]
 """A group, and the number of its requests that are done."""
 Outcomes = list[list[Booking]]
 """The outcomes of each group."""
-Span = tuple[int, int, int]
-"""Where a caller's group is in a transaction: the group, the first request in it, their number."""
 
 
 class BookingStore(Protocol):
@@ -178,7 +176,7 @@ class SlotWriter:
 
     async def _carry(self, calls: Sequence[_Call]) -> None:
         """Books the calls in one transaction; where a call's error may be its own, in one each."""
-        groups, spans = _merged(calls)
+        groups = _merged(calls)
         started = time.perf_counter()
         try:
             outcomes = await self._committed(groups)
@@ -195,9 +193,17 @@ class SlotWriter:
         seconds = time.perf_counter() - started
         self._paces.learn(groups, seconds)
         self._report(groups, outcomes, seconds)
-        for call, own in zip(calls, spans, strict=True):
+        index = at = 0
+        for call in calls:
+            own: Outcomes = []
+            for _, requests, _ in call.groups:
+                count = len(requests)
+                while at + count > len(outcomes[index]):
+                    index, at = index + 1, 0
+                own.append(outcomes[index][at : at + count])
+                at += count
             if not call.outcomes.done():
-                call.outcomes.set_result([outcomes[index][first : first + count] for index, first, count in own])
+                call.outcomes.set_result(own)
 
     async def _committed(self, groups: Sequence[BookingGroup]) -> Outcomes:
         """Retries a transaction that conflicts with another writer."""
@@ -286,20 +292,23 @@ def _locked(name: str, holder: LockHolder) -> LockTimeout:
     return LockTimeout(f"the config {name!r} is locked by {holder}; nothing was booked")
 
 
-def _merged(calls: Sequence[_Call]) -> tuple[list[BookingGroup], list[list[Span]]]:
-    """The groups of all calls, adjacent ones under the same configs as one; and where each call's groups are."""
-    merged: list[tuple[tuple[str, ...], list[SlotRequest], str | None]] = []
-    spans: list[list[Span]] = []
+def _merged(calls: Sequence[_Call]) -> list[BookingGroup]:
+    """The groups of all calls, adjacent ones under the same configs as one."""
+    merged: list[BookingGroup] = []
+    names: tuple[str, ...] = ()
+    owner: str | None = None
+    together: list[SlotRequest] | None = None
     for call in calls:
-        own: list[Span] = []
-        for names, requests, owner in call.groups:
-            if not merged or merged[-1][0] != names or merged[-1][2] != owner:
-                merged.append((names, [], owner))
-            last = merged[-1][1]
-            own.append((len(merged) - 1, len(last), len(requests)))
-            last += requests
-        spans.append(own)
-    return [BookingGroup(*group) for group in merged], spans
+        for group in call.groups:
+            if not merged or group.names != names or group.owner != owner:
+                merged.append(group)
+                names, together, owner = group.names, None, group.owner
+                continue
+            if together is None:
+                together = list(merged[-1].requests)
+                merged[-1] = BookingGroup(names, together, owner)
+            together += group.requests
+    return merged
 
 
 class Pace:

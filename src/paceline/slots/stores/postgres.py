@@ -79,6 +79,8 @@ RUNS_BEFORE = Statement(
 class PostgresWindowReader(SqlWindowReader):
     """A `SqlWindowReader` that reads many windows at once."""
 
+    __slots__ = ()
+
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         call = (RUNS_BEFORE, (self.name, numbers(starts_ms)))
         (rows,) = run_async(self.connection, lambda raw: execute_pipeline(raw, [call]))
@@ -157,14 +159,18 @@ class PostgresBooker(Booker):
         onward: dict[tuple[str, ...], int] = {}
         for names, requests, _ in groups:
             reached = self._reached.get(names) if len(names) > 1 else None
-            if reached is None or reached.at_ms <= now_ms or any(at >= reached.at_ms for _, at in requests):
-                read_first: Sequence[str] = names
-            else:
-                read_first = (reached.leader,)
+            read_first: Sequence[str] = names
+            if reached is not None:
+                reached_ms = reached.at_ms
+                if reached_ms > now_ms and max([at for _, at in requests]) < reached_ms:
+                    read_first = (reached.leader,)
+                if read_first is not names or reached_ms > max(now_ms, requests[0][1]):
+                    onward[names] = onward.get(names, 0) + len(requests)
             for name in read_first:
-                firsts.setdefault(name, []).extend(requests)
-            if reached is not None and (read_first is not names or reached.at_ms > max(now_ms, requests[0][1])):
-                onward[names] = onward.get(names, 0) + len(requests)
+                if name in firsts:
+                    firsts[name] += requests
+                else:
+                    firsts[name] = [*requests]
         for name, requests in firsts.items():
             if name in guesses:
                 windows.add(guesses[name], requests, now_ms)
@@ -195,16 +201,17 @@ class PostgresBooker(Booker):
         seen: set[tuple[str, ...]] = set()
         first_free: dict[int, dict[str, int]] = {}
         for names, requests, _ in groups:
-            if len(names) == 1 or names in seen or not requests or not sides.keys() >= set(names):
+            own = [sides[name] for name in names if name in sides]
+            if len(names) == 1 or len(own) < len(names) or names in seen or not requests:
                 continue
             seen.add(names)
             effective = max(requests[0][1], now_ms)
             known = first_free.setdefault(effective, {})
-            for name in names:
+            for name, side in zip(names, own, strict=True):
                 if name not in known:
-                    known[name] = _first_free(sides[name], effective)
+                    known[name] = _first_free(side, effective)
             at = max([known[name] for name in names])
-            behind = [sides[name].active for name in names if not sides[name].knows(at)]
+            behind = [side.active for side in own if not side.knows(at)]
             if behind:
                 onward.add_from(behind, at, len(requests))
         self._learn(connection, onward, TimeReads(), sides)

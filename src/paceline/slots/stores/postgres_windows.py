@@ -120,14 +120,13 @@ class WindowReads:
     """Reads of each config's windows, in one statement."""
 
     def __init__(self) -> None:
-        self._queries: list[tuple[str, WindowQuery]] = []
-        self._firsts: set[tuple[str, int]] = set()
-        """The config and the first window of each query."""
+        self._queries: dict[tuple[str, int], WindowQuery] = {}
+        """By config and first window."""
 
     def add(self, active: PolicyVersion, requests: Sequence[SlotRequest], now_ms: int) -> None:
         """Adds the first windows of a config that these requests will read."""
         for query in window_queries(active.policy, requests, now_ms):
-            self._add(active.name, query)
+            self._queries.setdefault((active.name, query.first_ms), query)
 
     def add_from(self, actives: Sequence[PolicyVersion], at_ms: int, count: int) -> None:
         """Adds the windows of each config, from a time on, that `count` requests may need."""
@@ -135,39 +134,35 @@ class WindowReads:
         for active in actives:
             size = active.policy.size_ms
             first = align(at_ms, size)
-            if (active.name, first) not in self._firsts:
+            place = active.name, first
+            if place not in self._queries:
                 rows = min(int(count * slowest / size), count) + 2
-                self._add(active.name, WindowQuery(first, active.policy.next_open(first + size), rows))
+                self._queries[place] = WindowQuery(first, active.policy.next_open(first + size), rows)
 
     def calls(self) -> list[tuple[Statement, Sequence[str]]]:
         """The statement, if there is anything to read."""
         if not self._queries:
             return []
-        names, queries = zip(*self._queries, strict=True)
-        firsts, nexts, rows = zip(*queries, strict=True)
-        return [(WINDOWS, (texts(names), numbers(firsts), numbers(nexts), numbers(rows)))]
-
-    def _add(self, name: str, query: WindowQuery) -> None:
-        if (name, query.first_ms) not in self._firsts:
-            self._firsts.add((name, query.first_ms))
-            self._queries.append((name, query))
+        firsts, nexts, rows = zip(*self._queries.values(), strict=True)
+        return [(WINDOWS, (texts(name for name, _ in self._queries), numbers(firsts), numbers(nexts), numbers(rows)))]
 
     def learn(self, rows: Rows, occupancies: Mapping[str, Occupancy]) -> None:
         """Adds the rows to each config's occupancy, with the end of the span that they cover."""
-        runs: list[FullRun | None] = [None] * len(self._queries)
-        counts: list[list[WindowCount]] = [[] for _ in self._queries]
+        runs: dict[int, FullRun] = {}
+        counts: dict[int, list[WindowCount]] = {}
         for place, run_start, resume, start, taken, placed in rows:
-            index = whole_of(place) - 1
-            if run_start is not None:
+            index = whole_of(place)
+            if run_start is not None and index not in runs:
                 runs[index] = FullRun(int(run_start), whole_of(resume))
             if start is not None:
-                counts[index].append(WindowCount(int(start), whole_of(taken), whole_of(placed)))
-        for (name, (first_ms, next_ms, limit)), run, counted in zip(self._queries, runs, counts, strict=True):
+                counts.setdefault(index, []).append(WindowCount(int(start), whole_of(taken), whole_of(placed)))
+        for index, ((name, _), (first_ms, next_ms, limit)) in enumerate(self._queries.items(), 1):
             occupancy = occupancies.get(name)
             if occupancy is None:
                 continue
+            run = runs.get(index)
             resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
-            counted.sort()
+            counted = sorted(counts.get(index, ()))
             first = counted.pop(0) if counted and counted[0].start_ms == first_ms else None
             occupancy.learn_window(first_ms, first)
             occupancy.learn_run(next_ms, run)

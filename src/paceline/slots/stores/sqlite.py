@@ -84,7 +84,7 @@ class SqliteBooker(Booker):
                 _write_runs(driver, name, side.occupancy.changed_runs())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SqliteWindowReader(SqlWindowReader):
     """`SqlWindowReader`, with the two reads of every booking."""
 

@@ -96,7 +96,7 @@ _UPDATE_WINDOW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SqlWindowReader:
     """One config's counters and runs, read through a connection."""
 
