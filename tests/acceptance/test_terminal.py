@@ -204,3 +204,9 @@ def test_every_shell_gets_its_script(shell: str, word: str, tmp_path: Path) -> N
     assert word in ended.stdout
     assert "_PACELINE_COMPLETE" in ended.stdout
     assert ended.stderr == ""
+
+
+def test_the_doctors_verdicts_are_coloured_unless_the_reader_wants_none(tmp_path: Path) -> None:
+    assert "\x1b[32mok  \x1b[0m  paceline: " in on_terminal(tmp_path, "doctor")
+    assert "\x1b[" not in on_terminal(tmp_path, "doctor", NO_COLOR="1")
+    assert "\x1b[" not in run(tmp_path, "doctor").stdout

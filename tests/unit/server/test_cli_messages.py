@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
@@ -150,3 +151,13 @@ def test_a_setting_is_named_as_the_user_types_it(monkeypatch: pytest.MonkeyPatch
     assert spelled("port") == "port"
     monkeypatch.setenv("PACELINE_PORT", "2")
     assert spelled("port") == "PACELINE_PORT", "the variable wins"
+
+
+def test_a_program_that_asked_for_json_gets_its_error_as_json(paceline: Paceline) -> None:
+    paceline("migrate")
+    for arguments, status, problem in (
+        (("slots", "show", "none", "--json"), 1, "no slot named 'none'"),
+        (("forecast", "--events", "0", "--json"), 2, "--events: must be a whole number from 1 to 100000000"),
+        (("slots", "show", "--nonsense", "--json"), 2, "No such option '--nonsense'."),
+    ):
+        assert json.loads(paceline(*arguments, status=status)) == {"error": problem}

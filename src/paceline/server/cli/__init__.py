@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from functools import partial
 from typing import NoReturn
 
 import click
@@ -27,12 +29,15 @@ def app() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line: exit status 0, 1 if it failed, 2 if the arguments are wrong; errors in one line."""
+    """Runs the command line: exit status 0, 1 if it failed, 2 if the arguments are wrong; errors in one line, with
+    `--json` a JSON object."""
     # A command has no log, and OpenTelemetry warns about headers it can't parse. Handlers of `serve` and `worker` still
     # get it.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     replace_closed_streams()
     write_in_any_encoding()
+    words = sys.argv[1:] if arguments is None else arguments
+    fail = partial(_end, as_json="--json" in words)
     try:
         with permitting(Migrations.EMBEDDED):
             sys.exit(app.main(arguments, prog_name="paceline", standalone_mode=False) or 0)
@@ -41,19 +46,18 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except click.ClickException as error:
         # Some of click's messages list choices on lines of their own.
-        _fail(" ".join(error.format_message().split()), error.exit_code)
+        fail(" ".join(error.format_message().split()), error.exit_code)
     except MissingExtra as error:
-        called = next((word for word in arguments or sys.argv[1:] if word in all_commands()), "")
-        click.echo(f"paceline {called} {error.problem}", err=True)
-        sys.exit(2)
+        called = next((word for word in words if word in all_commands()), "")
+        fail(f"paceline {called} {error.problem}", 2)
     except InvalidInput as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     except PacelineError as error:
-        _fail(_redacted(str(error)), 1)
+        fail(_redacted(str(error)), 1)
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is not installed; pip install 'paceline[all]', or the extra that brings it", 2)
+        fail(f"{error.name} is not installed; pip install 'paceline[all]', or the extra that brings it", 2)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted", 130)
+        fail("interrupted", 130)
     except (ReaderLeft, BrokenPipeError):
         discard_unwritten()
         sys.exit(0)
@@ -61,13 +65,15 @@ def main(arguments: list[str] | None = None) -> None:
         if error.errno is None:
             raise  # not the operating system's: a fault of paceline
         named = "" if error.filename is None else f"{error.filename}: "
-        _fail(f"{named}{error.strerror}", 1)
+        fail(f"{named}{error.strerror}", 1)
 
 
-def _fail(message: str, status: int) -> NoReturn:
+def _end(message: str, status: int, *, as_json: bool) -> NoReturn:
+    """Says it on standard error: as a line, or for a program that asked for JSON as an object."""
     discard_unwritten()
     # A message such as "paceline serve needs: …" names the program already.
-    click.echo(message if message.startswith("paceline ") else f"paceline: {message}", err=True)
+    line = message if message.startswith("paceline ") else f"paceline: {message}"
+    click.echo(json.dumps({"error": message}, ensure_ascii=False) if as_json else line, err=True)
     sys.exit(status)
 
 

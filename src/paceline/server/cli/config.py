@@ -15,6 +15,7 @@ from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Group, as_json, completing
 from paceline.server.cli.read_only import missing_file, read_only_settings
 from paceline.server.cli.slot_reads import read_slots
+from paceline.server.cli.stored_names import config_names
 from paceline.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.config import Config, History
@@ -24,7 +25,12 @@ from paceline.slots.forecast.impact import ChangeWarning
 from paceline.slots.model import FirstWindow, Spread
 
 config_name = click.argument(
-    "config_name", cls=Argument, metavar="[NAME]", required=False, about="Left out, the default config."
+    "config_name",
+    cls=Argument,
+    metavar="[NAME]",
+    required=False,
+    about="Left out, the default config.",
+    shell_complete=config_names,
 )
 
 
@@ -43,7 +49,7 @@ def get(config_name: str | None, as_json: bool) -> None:
 
 
 @app.command("set")
-@click.argument("config_name", cls=Argument, metavar="NAME")
+@click.argument("config_name", cls=Argument, metavar="NAME", shell_complete=config_names)
 @click.option("--max", "max_per_window", type=int, help="The most events in a window.")
 @click.option("--window", help="The window's length, such as PT4S.")
 @click.option("--spread", shell_complete=completing(Spread), help="jitter (random) or even.")

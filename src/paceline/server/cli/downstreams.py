@@ -10,6 +10,7 @@ from paceline.errors import InvalidInput
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Command, as_json
 from paceline.server.cli.read_only import read_only_settings
+from paceline.server.cli.stored_names import downstream_names
 from paceline.server.cli.terminal import print_json, print_status, print_table, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.downstreams import DownstreamShown, DownstreamsShown
@@ -20,7 +21,7 @@ NO_RATE = "own"
 
 
 @click.command("downstreams", cls=Command)
-@click.argument("name", cls=Argument, required=False)
+@click.argument("name", cls=Argument, required=False, shell_complete=downstream_names)
 @click.option("--pause/--resume", "paused", default=None, help="Let no call leave, from any process; or let them.")
 @click.option("--rate", metavar="RATE", help=f"A rate below the program's own, or {NO_RATE!r} to end that.")
 @as_json

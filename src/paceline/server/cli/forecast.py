@@ -11,6 +11,7 @@ import click
 
 from paceline.durations import format_instant, parse_duration, short_duration
 from paceline.errors import InvalidInput
+from paceline.server.cli import stored_names
 from paceline.server.cli.config import policy_changes
 from paceline.server.cli.forecast_plot import picture
 from paceline.server.cli.parameters import Command, as_json, completing
@@ -30,6 +31,7 @@ SHOWN = 20
 @click.option(
     "--config",
     "config_names",
+    shell_complete=stored_names.config_names,
     multiple=True,
     help="The config; left out, the default one. Several times: events that are booked under all of them.",
 )

@@ -12,6 +12,7 @@ from paceline.limits.limiter import AsyncLimiter
 from paceline.limits.model import Decision
 from paceline.server.cli.parameters import Argument, Group, as_json
 from paceline.server.cli.read_only import read_only_settings
+from paceline.server.cli.stored_names import plan_names
 from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.limits import dump_decision
@@ -21,7 +22,12 @@ T = TypeVar("T")
 
 key_argument = click.argument("key", cls=Argument)
 plans_option = click.option(
-    "--plan", "plans", multiple=True, required=True, help="A plan that must have room; give it again for more."
+    "--plan",
+    "plans",
+    multiple=True,
+    required=True,
+    help="A plan that must have room; give it again for more.",
+    shell_complete=plan_names,
 )
 cost_option = click.option("--cost", type=int, default=1, help="How much to charge.")
 

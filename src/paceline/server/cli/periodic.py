@@ -16,6 +16,7 @@ from paceline.errors import InvalidInput
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Group, as_json, completing
 from paceline.server.cli.read_only import read_only_settings
+from paceline.server.cli.stored_names import item_types, periodic_names
 from paceline.server.cli.terminal import print_json, print_line, print_table, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.periodic import PeriodicRequest, PeriodicShown, PeriodicTasks, Triggered
@@ -23,7 +24,9 @@ from paceline.server.wiring.queue import open_queue
 
 T = TypeVar("T")
 
-name_argument = click.argument("name", cls=Argument, metavar="NAME", about="The periodic task, such as report.")
+name_argument = click.argument(
+    "name", cls=Argument, metavar="NAME", about="The periodic task, such as report.", shell_complete=periodic_names
+)
 COLUMNS = ["name", "itemType", "cron", "every", "zone", "catchUp", "enabled", "nextTick", "lastTick"]
 
 
@@ -66,7 +69,9 @@ def show(name: str, as_json: bool) -> None:
 
 @app.command("set")
 @name_argument
-@click.option("--type", "item_type", required=True, help="The item type of the items it queues.")
+@click.option(
+    "--type", "item_type", required=True, help="The item type of the items it queues.", shell_complete=item_types
+)
 @click.option("--cron", help="A cron expression, such as '0 16 * * MON-FRI'.")
 @click.option("--every", help="An interval instead, such as PT2S.")
 @click.option("--zone", help="The time zone of the cron expression, such as Europe/Berlin; left out, UTC.")

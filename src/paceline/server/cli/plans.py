@@ -20,6 +20,7 @@ from paceline.limits.rates import is_rate, without_scope
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Group, as_json, completing
 from paceline.server.cli.read_only import read_only_settings
+from paceline.server.cli.stored_names import plan_names
 from paceline.server.cli.terminal import print_json, print_line, print_table, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.limits import PlanShown
@@ -65,7 +66,7 @@ def list_(as_json: bool) -> None:
 
 
 @app.command("set")
-@click.argument("name", cls=Argument)
+@click.argument("name", cls=Argument, shell_complete=plan_names)
 @click.argument("rate", cls=Argument, required=False)
 @click.option("--rate", "rate_option", help="A rate: 10/minute, '100/hour;1000/day' or '10/minute burst 20'.")
 @click.option("--algorithm", shell_complete=completing(ALGORITHMS.split(", ")), help=f"{ALGORITHMS}.")
@@ -139,7 +140,7 @@ def set_(
 
 
 @app.command("delete")
-@click.argument("name", cls=Argument)
+@click.argument("name", cls=Argument, shell_complete=plan_names)
 @as_json
 def delete(name: str, as_json: bool) -> None:
     """Delete a plan."""

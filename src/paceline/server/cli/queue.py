@@ -20,6 +20,7 @@ from paceline.errors import InvalidInput
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Group, as_json, completing
 from paceline.server.cli.read_only import read_only_settings
+from paceline.server.cli.stored_names import item_types
 from paceline.server.cli.terminal import print_json, print_line, print_table, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.dispatch import (
@@ -33,7 +34,9 @@ from paceline.server.wiring.queue import open_queue
 
 T = TypeVar("T")
 
-type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about="The item type, such as INVOICE.")
+type_argument = click.argument(
+    "item_type", cls=Argument, metavar="TYPE", about="The item type, such as INVOICE.", shell_complete=item_types
+)
 ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
 all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 
@@ -61,7 +64,14 @@ def app() -> None:
 
 
 @app.command("stats")
-@click.argument("item_type", cls=Argument, metavar="[TYPE]", required=False, about="Left out, every item type.")
+@click.argument(
+    "item_type",
+    cls=Argument,
+    metavar="[TYPE]",
+    required=False,
+    about="Left out, every item type.",
+    shell_complete=item_types,
+)
 @as_json
 def stats(item_type: str | None, as_json: bool) -> None:
     """Show how many items have each status."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Self
 
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
-COLOURS = {"green": "32", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
+COLOURS = {"green": "32", "red": "31", "yellow": "33", "blue": "34", "cyan": "36", "dim": "2", "bold": "1"}
 
 
 class Screen:

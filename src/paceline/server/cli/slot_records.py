@@ -7,6 +7,7 @@ import click
 from paceline.durations import format_instant, from_ms
 from paceline.server.cli.parameters import Argument, Command, as_json, completing
 from paceline.server.cli.slot_reads import read_slots
+from paceline.server.cli.stored_names import config_names
 from paceline.server.cli.terminal import print_json, print_line, print_status, print_table
 from paceline.server.shapes.slot_records import Explained, SlotPage, SlotRecord
 from paceline.slots.explain import Explanation, RemovedVersion
@@ -16,7 +17,7 @@ COLUMNS = ["eventId", "scheduledTime", "status", "config", "owner", "reason", "a
 
 
 @click.command("list", cls=Command)
-@click.option("--config", "config_name", help="Only slots of this config.")
+@click.option("--config", "config_name", shell_complete=config_names, help="Only slots of this config.")
 @click.option("--from", "since", help="Only slots at or after this time.")
 @click.option("--to", "until", help="Only slots before this time.")
 @click.option("--status", shell_complete=completing(SlotStatus), help="BOOKED or CANCELLED; left out, both.")

@@ -14,6 +14,7 @@ from paceline.server.cli.parameters import Command, as_json, completing
 from paceline.server.cli.plots import check_plot, save_plot
 from paceline.server.cli.read_only import read_only_settings
 from paceline.server.cli.replan_plot import picture
+from paceline.server.cli.stored_names import config_names
 from paceline.server.cli.terminal import print_json, print_line, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.replan import ReplanShown
@@ -23,7 +24,7 @@ from paceline.slots.replan.run import Replan
 
 
 @click.command("replan", cls=Command)
-@click.option("--config", "config_name", help="The config; left out, the default one.")
+@click.option("--config", "config_name", shell_complete=config_names, help="The config; left out, the default one.")
 @click.option("--from", "since", help="Only slots at or after this time; none moves before it.")
 @click.option("--to", "until", help="Only slots before this time.")
 @click.option("--notice", default="PT1M", help="No slot within so long from now is moved, or moved to.")

@@ -12,6 +12,7 @@ import click
 
 from paceline.durations import format_instant
 from paceline.errors import InvalidInput, PacelineError, SlotsExhausted
+from paceline.server.cli import stored_names
 from paceline.server.cli.audit import user
 from paceline.server.cli.event_file import Event, EventFile, InvalidLine, book
 from paceline.server.cli.meter import Meter, size_of
@@ -37,6 +38,7 @@ def app() -> None:
 @click.option(
     "--config",
     "config_names",
+    shell_complete=stored_names.config_names,
     multiple=True,
     help="The config; left out, the default one. Several times, up to 8: the slot lies in a window of each.",
 )

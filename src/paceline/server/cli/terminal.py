@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from paceline.server.cli.screen import coloured
 from paceline.server.cli.streams import OutputError
 
 T = TypeVar("T")
@@ -33,6 +34,11 @@ def print_line(text: str) -> None:
         raise
     except OSError as error:
         raise OutputError(error.strerror) from error
+
+
+def emphasized(text: str, colour: str) -> str:
+    """The text in a colour where a person reads the result: on a terminal."""
+    return coloured(text, colour) if sys.stdout.isatty() else text
 
 
 def print_status(text: str) -> None:

@@ -12,6 +12,7 @@ from paceline.server.access.model import Scope, Token
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Group, as_json, completing
 from paceline.server.cli.read_only import read_only_settings
+from paceline.server.cli.stored_names import token_names
 from paceline.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from paceline.server.settings import Settings
 from paceline.server.shapes.access import TokenCreated, TokenShown
@@ -84,7 +85,7 @@ def list_(as_json: bool) -> None:
 
 
 @app.command("rotate")
-@click.argument("name", cls=Argument)
+@click.argument("name", cls=Argument, shell_complete=token_names)
 @click.option("--overlap", default="PT1H", help="How long the earlier secret stays good.")
 @as_json
 def rotate(name: str, overlap: str, as_json: bool) -> None:
@@ -102,7 +103,7 @@ def rotate(name: str, overlap: str, as_json: bool) -> None:
 
 
 @app.command("revoke")
-@click.argument("name", cls=Argument)
+@click.argument("name", cls=Argument, shell_complete=token_names)
 @as_json
 def revoke(name: str, as_json: bool) -> None:
     """Make a token worthless; every service process knows within five seconds."""

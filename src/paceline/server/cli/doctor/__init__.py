@@ -14,13 +14,14 @@ from paceline.server.apps import app_parts, installed_apps
 from paceline.server.cli.doctor import database, servers, service
 from paceline.server.cli.doctor.finding import Finding, loaded, not_installed
 from paceline.server.cli.parameters import Command, as_json
-from paceline.server.cli.terminal import print_json, print_line, run
+from paceline.server.cli.terminal import emphasized, print_json, print_line, run
 from paceline.server.settings import Settings, settings_file, unknown_variable_warnings
 from paceline.server.shapes.health import FindingShown
 from paceline.server.wiring.dispatch import load_own
 from paceline.server.wiring.requirements import require_extras
 
 PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
+COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
 @click.command("doctor", cls=Command)
@@ -35,7 +36,7 @@ def doctor(as_json: bool) -> None:
     else:
         for finding in findings:
             verdict = "FAIL" if not finding.ok else "warn" if finding.advice else "ok"
-            print_line(f"{verdict:<4}  {finding.name}: {finding.summary}")
+            print_line(f"{emphasized(f'{verdict:<4}', COLOURS[verdict])}  {finding.name}: {finding.summary}")
             if finding.advice:
                 print_line(f"      {finding.advice}")
     raise click.exceptions.Exit(0 if all(finding.ok for finding in findings) else 1)
