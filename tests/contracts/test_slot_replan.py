@@ -21,7 +21,7 @@ from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from paceline.slots.ports import SlotStore
 from paceline.slots.replan import run as replanning
 from paceline.slots.replan.assignment import Direction
-from paceline.slots.replan.run import Replan, Span, replan
+from paceline.slots.replan.run import Replan, Span, SupposedLimit, preview, replan
 from paceline.slots.stores import slot_stores
 from paceline.slots.stores.replanning import TOPIC, SqlReplanStore, record_of
 from paceline.slots.windows import align
@@ -75,6 +75,21 @@ async def test_a_lowered_limit_is_spread_only_when_asked_for_by_name(stores: Sto
     assert replace(tried, dry_run=False, moves=()) == done, "it does what the dry run said"
     assert done.saved_ms < 0
     assert (await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)).moved == 0
+
+
+@pytest.mark.parametrize(("now", "then", "way"), [(2, 5, Direction.EARLIER), (10, 4, Direction.SPREAD)])
+async def test_another_limit_is_tried_before_it_is_made(stores: Stores, now: int, then: int, way: Direction) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(now, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(25, T), now_ms=NOW)
+    before = await booked(store)
+    tried = await preview(SupposedLimit(replans, then), Span("c"), way)
+    assert tried.moved > 0
+    assert await booked(store) == before
+    assert (await replan(replans, Span("c"), way, dry_run=True)).moved == 0
+    await store.configure("c", WindowPolicy(then, "PT4S"), now_ms=NOW)
+    done = await replan(replans, Span("c"), way, dry_run=False)
+    assert replace(tried, dry_run=False, moves=()) == done, "it does what was tried"
 
 
 async def test_a_template_stands_for_the_configs_that_follow_it(stores: Stores) -> None:

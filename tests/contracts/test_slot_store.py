@@ -465,14 +465,36 @@ async def test_configs_are_searched_and_paged_by_name(slots: SlotStore) -> None:
     for name in ("shop-b", "Shop-a", "bank", "shop-c"):
         await slots.configure(name, policy)
     await slots.configure("bank", WindowPolicy(max_per_window=6, window="PT1S"))
-    assert [version.name for version in await slots.search_configs("", None, 9)] == [
+    assert [listed.version.name for listed in await slots.search_configs("", None, None, 9)] == [
         "Shop-a",
         "bank",
         "shop-b",
         "shop-c",
     ]
-    assert [version.name for version in await slots.search_configs("SHOP", None, 2)] == ["Shop-a", "shop-b"]
-    assert [version.name for version in await slots.search_configs("SHOP", "shop-b", 2)] == ["shop-c"]
-    (bank,) = await slots.search_configs("an", None, 9)
-    assert (bank.version, bank.policy.max_per_window) == (2, 6)
-    assert await slots.search_configs("nothing", None, 9) == []
+    first = await slots.search_configs("SHOP", None, None, 2)
+    assert [listed.version.name for listed in first] == ["Shop-a", "shop-b"]
+    assert [listed.version.name for listed in await slots.search_configs("SHOP", None, "shop-b", 2)] == ["shop-c"]
+    (bank,) = await slots.search_configs("an", None, None, 9)
+    assert (bank.version.version, bank.version.policy.max_per_window) == (2, 6)
+    assert await slots.search_configs("nothing", None, None, 9) == []
+
+
+async def test_configs_that_follow_a_template_are_listed_apart_and_counted(slots: SlotStore) -> None:
+    policy = WindowPolicy(max_per_window=5, window="PT1S")
+    await slots.configure("shop-*", policy)
+    await slots.configure("other", policy)
+    for name in ("shop-a", "shop-b", "shop-own"):
+        await slots.make_from_template(name, 100)
+    await slots.configure("shop-own", WindowPolicy(max_per_window=6, window="PT1S"))
+
+    async def listed(template: str | None) -> list[tuple[str, str | None, int]]:
+        page = await slots.search_configs("", template, None, 9)
+        return [(config.version.name, config.template, config.followers) for config in page]
+
+    alone = [("other", None, 0), ("shop-*", None, 2)]
+    following = [("shop-a", "shop-*", 0), ("shop-b", "shop-*", 0)]
+    own = [("shop-own", None, 0)]
+    assert await listed("") == alone + own
+    assert await listed("shop-*") == following
+    assert await listed(None) == alone + following + own
+    assert await listed("nothing-*") == []

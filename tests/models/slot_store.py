@@ -17,7 +17,16 @@ from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, Slo
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of
 from paceline.slots.forecast.impact import WindowGroup, windows_ahead
-from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory, config_page
+from paceline.slots.listing import (
+    NO_CAUSE,
+    Cancellation,
+    Cursor,
+    ListedConfig,
+    ListedSlot,
+    SlotFilter,
+    SlotHistory,
+    config_page,
+)
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from paceline.slots.ports import LockHolder, PruneResult
@@ -151,8 +160,15 @@ class MemorySlotStore:
         active = [self._configs[name].active for name in sorted(self._configs)]
         return [version for version in active if version.policy.follow is not None or not following]
 
-    async def search_configs(self, search: str, after: str | None, limit: int) -> list[PolicyVersion]:
-        return [self._configs[name].active for name in config_page(self._configs, search, after, limit)]
+    async def search_configs(
+        self, search: str, template: str | None, after: str | None, limit: int
+    ) -> list[ListedConfig]:
+        followed = [config.template for config in self._configs.values()]
+        names = [name for name, config in self._configs.items() if template in (None, config.template or "")]
+        return [
+            ListedConfig(self._configs[name].active, self._configs[name].template, followed.count(name))
+            for name in config_page(names, search, after, limit)
+        ]
 
     async def book(
         self,

@@ -18,6 +18,7 @@ from paceline.slots.forecast.impact import ChangeWarning
 from paceline.slots.inspection import Started
 from paceline.slots.listing import (
     EVERYTHING,
+    ListedConfig,
     ListedSlot,
     SlotFilter,
     SlotHistory,
@@ -112,14 +113,18 @@ class BlockingSlotScheduler(BackgroundScheduler):
         """The active version of every config, by name; with `following`, of those that follow a downstream."""
         return self._run(lambda scheduler: scheduler.configs(following=following))
 
-    def search_configs(self, search: str = "", *, after: str | None = None, limit: int = 100) -> list[PolicyVersion]:
-        """A page of the active versions of configs whose names hold a text, whatever its case, by name. `after` is the
-        last name of the page before.
+    def search_configs(
+        self, search: str = "", *, template: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[ListedConfig]:
+        """A page of the configs whose names hold a text, whatever its case, by name. With `template`, only those that
+        follow it; the empty text selects those that follow none. `after` is the last name of the page before.
 
         Raises:
             InvalidInput: the limit is not from 1 to 1000.
         """
-        return self._run(lambda scheduler: scheduler.search_configs(search, after=after, limit=limit))
+        return self._run(
+            lambda scheduler: scheduler.search_configs(search, template=template, after=after, limit=limit)
+        )
 
     def assign(
         self,
@@ -218,11 +223,13 @@ class BlockingSlotScheduler(BackgroundScheduler):
         notice: timedelta | str | None = None,
         direction: str | Direction = Direction.EARLIER,
         dry_run: bool = False,
+        max_per_window: int | None = None,
     ) -> Replan:
         """Moves booked slots to earlier free places, in order; or, with `direction="spread"`, what is over the limit to
         later ones. `since` and `until` bound the slots that are moved. A slot that is booked under several configs
         moves to where all of them have room, and is charged there. No slot within `notice` (one minute) of now moves,
         nor one whose work has begun. Bookings continue meanwhile. It is idempotent: a call that failed may be repeated.
+        With `dry_run` nothing moves, and `max_per_window` says what would if that were the limit.
 
         Raises:
             ConfigurationError: the scheduler was made without a store for it.
@@ -231,7 +238,13 @@ class BlockingSlotScheduler(BackgroundScheduler):
         """
         return self._run(
             lambda scheduler: scheduler.replan(
-                config_name, since=since, until=until, notice=notice, direction=direction, dry_run=dry_run
+                config_name,
+                since=since,
+                until=until,
+                notice=notice,
+                direction=direction,
+                dry_run=dry_run,
+                max_per_window=max_per_window,
             )
         )
 

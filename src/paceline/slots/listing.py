@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from paceline.durations import LATEST_MS, parse_instant, to_ms
 from paceline.errors import InvalidInput
-from paceline.slots.model import AssignedSlot, checked_name
+from paceline.slots.model import AssignedSlot, PolicyVersion, checked_name
 
 LONGEST_OWNER = 64
 LONGEST_REASON = 500
@@ -132,6 +132,16 @@ class SlotHistory(NamedTuple):
     """The last 100,000 instants of those, in microseconds since 1970."""
     booked: Mapping[int, int]
     """Slots to come."""
+
+
+class ListedConfig(NamedTuple):
+    """A config as a listing has it."""
+
+    version: PolicyVersion
+    template: str | None
+    """The template that it follows."""
+    followers: int
+    """How many follow it, if it is a template."""
 
 
 def config_page(names: Iterable[str], search: str, after: str | None, limit: int) -> list[str]:

@@ -10,10 +10,18 @@ from datetime import UTC, datetime, timedelta
 from paceline.durations import parse_instant, to_ms
 from paceline.errors import ConfigurationError, InvalidInput, NotFound, SlotInUse, SlotOwned
 from paceline.slots.inspection import SlotInspection, Started
-from paceline.slots.model import AssignedSlot
+from paceline.slots.model import MOST_PER_WINDOW, AssignedSlot
 from paceline.slots.ports import PruneResult
 from paceline.slots.replan.assignment import Direction
-from paceline.slots.replan.run import Replan, ReplanStore, checked_direction, replan, span_of
+from paceline.slots.replan.run import (
+    Replan,
+    ReplanStore,
+    SupposedLimit,
+    checked_direction,
+    preview,
+    replan,
+    span_of,
+)
 
 
 class SlotMaintenance(SlotInspection):
@@ -36,11 +44,13 @@ class SlotMaintenance(SlotInspection):
         notice: timedelta | str | None = None,
         direction: str | Direction = Direction.EARLIER,
         dry_run: bool = False,
+        max_per_window: int | None = None,
     ) -> Replan:
         """Moves booked slots to earlier free places, in order; or, with `direction="spread"`, what is over the limit to
         later ones. `since` and `until` bound the slots that are moved. A slot that is booked under several configs
         moves to where all of them have room, and is charged there. No slot within `notice` (one minute) of now moves,
         nor one whose work has begun. Bookings continue meanwhile. It is idempotent: a call that failed may be repeated.
+        With `dry_run` nothing moves, and `max_per_window` says what would if that were the limit.
 
         Raises:
             ConfigurationError: the scheduler was made without a store for it.
@@ -49,8 +59,14 @@ class SlotMaintenance(SlotInspection):
         """
         if self._replans is None:
             raise ConfigurationError("replans", "is needed to re-plan; SlotScheduler.open brings it")
-        span = span_of(config_name, since, until, notice)
-        return await replan(self._replans, span, checked_direction(direction), dry_run=dry_run)
+        span, way = span_of(config_name, since, until, notice), checked_direction(direction)
+        if max_per_window is None:
+            return await replan(self._replans, span, way, dry_run=dry_run)
+        if not dry_run:
+            raise InvalidInput("max_per_window", "is tried only with dry_run; a limit is changed by `change`")
+        if type(max_per_window) is not int or not 1 <= max_per_window <= MOST_PER_WINDOW:
+            raise InvalidInput("max_per_window", f"must be a whole number from 1 to {MOST_PER_WINDOW}")
+        return await preview(SupposedLimit(self._replans, max_per_window), span, way)
 
     async def reconcile(
         self,

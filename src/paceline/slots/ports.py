@@ -10,7 +10,7 @@ from paceline.errors import PacelineError
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking
 from paceline.slots.forecast.impact import WindowGroup
-from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory
+from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedConfig, ListedSlot, SlotFilter, SlotHistory
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
 
@@ -79,8 +79,11 @@ class SlotStore(Protocol):
         """The active version of every config, by name; or of those that follow a downstream."""
         ...
 
-    async def search_configs(self, search: str, after: str | None, limit: int) -> list[PolicyVersion]:
-        """The active versions of the configs whose names hold a text, past the name `after`, by name."""
+    async def search_configs(
+        self, search: str, template: str | None, after: str | None, limit: int
+    ) -> list[ListedConfig]:
+        """The configs whose names hold a text, past the name `after`, by name; with `template`, those that follow it,
+        and with the empty text those that follow none."""
         ...
 
     async def book(

@@ -31,7 +31,7 @@ from paceline.slots.booking.writer import MAX_TRIES, SlotWriter
 from paceline.slots.carriers import Carriers
 from paceline.slots.config_names import ConfigNames, booking_names, name_tuple
 from paceline.slots.inspection import check_opens, check_version
-from paceline.slots.listing import MOST_LISTED, Cancellation
+from paceline.slots.listing import MOST_LISTED, Cancellation, ListedConfig
 from paceline.slots.maintenance import SlotMaintenance
 from paceline.slots.model import (
     AssignedSlot,
@@ -288,17 +288,17 @@ class SlotScheduler(SlotMaintenance):
         return await self._store.configs(following=following)
 
     async def search_configs(
-        self, search: str = "", *, after: str | None = None, limit: int = 100
-    ) -> list[PolicyVersion]:
-        """A page of the active versions of configs whose names hold a text, whatever its case, by name. `after` is the
-        last name of the page before.
+        self, search: str = "", *, template: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[ListedConfig]:
+        """A page of the configs whose names hold a text, whatever its case, by name. With `template`, only those that
+        follow it; the empty text selects those that follow none. `after` is the last name of the page before.
 
         Raises:
             InvalidInput: the limit is not from 1 to 1000.
         """
         if not 1 <= limit <= MOST_LISTED:
             raise InvalidInput("limit", f"must be a whole number from 1 to {MOST_LISTED}")
-        return await self._store.search_configs(search, after, limit)
+        return await self._store.search_configs(search, template, after, limit)
 
     def flush(self) -> None:
         """Empties the cache of policies; the next look-up loads them from the store."""

@@ -20,6 +20,8 @@ router = api_router("/api/v1/console", "console")
 AHEAD_POINTS = 24
 AHEAD_SHARE = 3
 """What is planned covers a third of the span of the history."""
+MAX_NAMES = 200
+"""Configs that a chart offers."""
 DAYS = WholeNumber("days", 1, MAX_DAYS, default=7)
 RANGE = {
     "type": "string",
@@ -52,13 +54,14 @@ async def history(request: Request) -> Response:
     now = int(time.time())
     times = [now + RANGES[chosen] // AHEAD_SHARE * n // AHEAD_POINTS for n in range(AHEAD_POINTS + 1)]
     item_types = [config.item_type for config in await services.queue.configs()]
+    configs = await services.slots.search_configs(template="", limit=MAX_NAMES)
     left = {name: (await services.flows.queue(name)).left(times) for name in item_types}
     return json_response(
         HistoryShown.of_history(
             lines,
             limit_per_second=sum(sum(app.call_limits.values()) for app in services.apps.values()) or None,
             ahead={name: list(zip(times, counts, strict=True)) for name, counts in left.items() if counts[0]},
-            config_names=[version.name for version in await services.slots.configs()],
+            config_names=[config.version.name for config in configs],
             plan_names=await services.admission.plans.all(),
             item_types=item_types,
         )

@@ -27,6 +27,14 @@ IF_MATCH_MEANS = (
     "The version that you have seen, as the field `ETag` has it; 412 if another one is active. A dry run has no `ETag`."
 )
 SEARCH = query("search", {"type": "string", "maxLength": LONGEST_NAME, "description": "What their names hold."})
+TEMPLATE = query(
+    "template",
+    {
+        "type": "string",
+        "maxLength": LONGEST_NAME,
+        "description": "Only those that follow this template; empty: only those that follow none.",
+    },
+)
 CURSOR = query("cursor", CONFIG_NAME | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, 1000, description="By default all; with another parameter 1000.")
 NAME = query("name", CONFIG_NAME | {"description": "By default the service's default config."})
@@ -93,22 +101,22 @@ async def configure(request: Request) -> Response:
     summary="List and search the configs",
     response_model=Configs,
     responses=documented(400),
-    openapi_extra={"parameters": [SEARCH, LIMIT.document(), CURSOR]},
+    openapi_extra={"parameters": [SEARCH, TEMPLATE, LIMIT.document(), CURSOR]},
 )
 async def show_all(request: Request) -> Response:
     """The active versions of configs, by name: all of them, or with any parameter a page."""
     given, limit = request.query_params, LIMIT.find(request)
-    slots, search = services_of(request).slots, given.get("search", "")
-    if search:
-        checked_name(search, "search")
+    slots, search, template = services_of(request).slots, given.get("search", ""), given.get("template")
+    for name, text in (("search", search), ("template", template)):
+        if text:
+            checked_name(text, name)
     if limit is None and not given:
-        versions = await slots.configs()
-    else:
-        limit, cursor = limit or MOST_LISTED, given.get("cursor")
-        after = None if cursor is None else checked_name(cursor, "cursor")
-        versions = await slots.search_configs(search, after=after, limit=limit)
-    following = versions[-1].name if limit is not None and len(versions) == limit else None
-    return json_response(Configs(configs=[Config.of_version(version) for version in versions], next=following))
+        return json_response(Configs(configs=[Config.of_version(version) for version in await slots.configs()]))
+    limit, cursor = limit or MOST_LISTED, given.get("cursor")
+    after = None if cursor is None else checked_name(cursor, "cursor")
+    page = await slots.search_configs(search, template=template, after=after, limit=limit)
+    following = page[-1].version.name if len(page) == limit else None
+    return json_response(Configs(configs=[Config.of_listed(config) for config in page], next=following))
 
 
 @router.get(

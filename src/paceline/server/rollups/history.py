@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.server.rollups import model
-from paceline.server.rollups.model import COARSE, MINUTE, Counts, Key, Period, percentile
+from paceline.server.rollups.model import COARSE, MINUTE, OTHER, Counts, Key, Period, percentile
 
 SETTLED_SECONDS = 10
 """Seconds after the end of a minute until all processes have written it."""
@@ -47,6 +48,26 @@ class History:
         """A gauge's values; None where there was no measurement."""
         key = Key(series, label)
         return [counts.get(key) for counts in self._counts()]
+
+    def folded(self, most: int, *series: str) -> History:
+        """These series, of so many labels: those that were counted most, and `OTHER` for all others together."""
+        totals = Counter[str]()
+        for counts in self._counts():
+            for key, value in counts.items():
+                if key.series in series:
+                    totals[key.label] += value
+        kept = {label for label, _ in totals.most_common(most)}
+        periods: dict[Period, Counts] = {}
+        for period, counts in self.periods.items():
+            named = (
+                (key if key.label in kept else key._replace(label=OTHER), value)
+                for key, value in counts.items()
+                if key.series in series
+            )
+            folded = periods.setdefault(period, {})
+            for key, value in named:
+                folded[key] = folded.get(key, 0) + value
+        return replace(self, periods=periods)
 
     def sums(self, series: str) -> list[int]:
         """The counts of all labels together."""

@@ -31,6 +31,8 @@ FLOW_SERIES = {name: f"flow.{name}" for name in FLOW}
 GAUGES = frozenset({ITEMS_BACKLOG, *FLOW_SERIES.values()})
 """Series whose periods merge by the maximum; all others merge by the sum."""
 
+OTHER = "(other)"
+"""The label of all that have none of their own: the number of names is unbounded."""
 MINUTE = 60
 COARSE = 600
 """Seconds of a period: the last hours are kept by the minute, the last days by ten minutes."""

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, cast
 from paceline.errors import NotFound, PacelineError
 from paceline.limits.model import Decision
 from paceline.server.rollups import model
-from paceline.server.rollups.recorder import OTHER, Recorder
+from paceline.server.rollups.model import OTHER
+from paceline.server.rollups.recorder import Recorder
 from paceline.slots.booking.packing import Booking, proves_config
 from paceline.slots.model import AssignedSlot
 
@@ -20,10 +21,12 @@ T = TypeVar("T")
 
 
 class SlotRollups:
-    """Counts slots that were booked or refused, per config."""
+    """Counts slots that were booked or refused, per config; those that follow a template together, under its name."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, series_of: Callable[[str], str | None]) -> None:
+        """`series_of` is `SlotStore.series_of`."""
         self._recorder = recorder
+        self._series_of = series_of
         self._names: set[str] = set()
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
@@ -44,7 +47,7 @@ class SlotRollups:
 
     def _label(self, name: str) -> str:
         """An unknown name must not become a series: the number of typos is unbounded."""
-        return name if name in self._names else OTHER
+        return (self._series_of(name) or name) if name in self._names else OTHER
 
 
 class LimitRollups:

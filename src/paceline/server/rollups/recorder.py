@@ -17,14 +17,13 @@ from typing import Any
 
 from paceline.clock import uptime
 from paceline.errors import Conflict, PacelineError
-from paceline.server.rollups.model import MINUTE, STEPS, Counts, Key, Period, bucket_of, merge, merged
+from paceline.server.rollups.model import MINUTE, OTHER, STEPS, Counts, Key, Period, bucket_of, merge, merged
 from paceline.server.rollups.ports import RollupStore
 
 log = logging.getLogger(__name__)
 
 MAX_KEYS = 2000
 """The most keys per minute; further ones are counted under `OTHER`."""
-OTHER = "(other)"
 MAX_MINUTES = 60
 """Minutes that wait for a store that does not answer."""
 SPREAD_SECONDS = 5.0

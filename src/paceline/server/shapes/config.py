@@ -13,6 +13,7 @@ from paceline.server.shapes.shape import Expects, Instant, InvalidMember, Shape
 from paceline.slots import PolicyVersion
 from paceline.slots.curves import MOST_ENTRIES
 from paceline.slots.forecast import impact
+from paceline.slots.listing import ListedConfig
 from paceline.slots.model import MOST_PER_WINDOW
 
 _CLOCK = {"type": "string", "pattern": "^(([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?|24:00)$"}
@@ -170,10 +171,18 @@ class Config(Shape):
     created_at: Instant
     dry_run: bool = False
     warnings: list[ChangeWarning] = Field(default_factory=list)
+    template: Annotated[str | None, Field(description="In a page of configs: the template that it follows.")] = None
+    followers: Annotated[int, Field(description="In a page of configs: how many follow it, if it is a template.")] = 0
 
     @classmethod
     def of_version(cls, version: PolicyVersion, *, active: bool = True) -> Self:
         return cls.of(version, config_name=version.name, active=active, **version.policy.to_json())
+
+    @classmethod
+    def of_listed(cls, listed: ListedConfig) -> Self:
+        config = cls.of_version(listed.version)
+        config.template, config.followers = listed.template, listed.followers
+        return config
 
     @classmethod
     def of_change(cls, version: PolicyVersion, warnings: Sequence[impact.ChangeWarning], *, dry_run: bool) -> Self:

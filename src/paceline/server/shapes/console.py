@@ -134,10 +134,16 @@ class HistoryShown(Shape):
 
     step_seconds: int
     times: Annotated[list[int], Field(description="The starts of the periods, in seconds since 1970.")]
-    config_names: Annotated[list[str], Field(description="Every config, also those with nothing to show.")]
+    config_names: Annotated[
+        list[str],
+        Field(description="Configs that follow no template, also those with nothing to show; at most 200."),
+    ]
     plan_names: list[str]
     item_types: list[str]
-    configs: list[ConfigLines]
+    configs: Annotated[
+        list[ConfigLines],
+        Field(description="Those that most was booked under, at most 50, and `(other)`; followers as their template."),
+    ]
     plans: list[PlanLines]
     queues: list[QueueLines]
     downstream: DownstreamLines
@@ -160,14 +166,7 @@ class HistoryShown(Shape):
             item_types=sorted(item_types),
             step_seconds=history.step,
             times=list(history.times),
-            configs=[
-                ConfigLines(
-                    config_name=name,
-                    booked=history.values(model.SLOTS_BOOKED, name),
-                    refused=history.values(model.SLOTS_REFUSED, name),
-                )
-                for name in history.labels(model.SLOTS_BOOKED, model.SLOTS_REFUSED)
-            ],
+            configs=_configs(history),
             plans=[
                 PlanLines(
                     plan=name,
@@ -208,6 +207,21 @@ QUEUE_SERIES = (
     model.ITEMS_BACKLOG,
     model.ITEMS_SECONDS,
 )
+
+
+MAX_CONFIG_LINES = 50
+
+
+def _configs(history: History) -> list[ConfigLines]:
+    folded = history.folded(MAX_CONFIG_LINES, model.SLOTS_BOOKED, model.SLOTS_REFUSED)
+    return [
+        ConfigLines(
+            config_name=name,
+            booked=folded.values(model.SLOTS_BOOKED, name),
+            refused=folded.values(model.SLOTS_REFUSED, name),
+        )
+        for name in folded.labels(model.SLOTS_BOOKED, model.SLOTS_REFUSED)
+    ]
 
 
 def _queue(history: History, item_type: str, ahead: Sequence[tuple[int, int]]) -> QueueLines:

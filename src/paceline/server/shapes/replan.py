@@ -9,6 +9,7 @@ from pydantic import Field, WithJsonSchema
 from paceline.durations import format_instant, from_ms
 from paceline.server.shapes.members import CONFIG_NAME, DURATION, INSTANT
 from paceline.server.shapes.shape import Expects, Shape
+from paceline.slots.model import MOST_PER_WINDOW
 from paceline.slots.replan.assignment import Direction
 from paceline.slots.replan.run import Replan
 
@@ -53,6 +54,20 @@ class ReplanRequest(Shape):
         Expects("true or false"),
     ] = None
 
+    max_per_window: Annotated[
+        int | None,
+        Field(strict=True),
+        WithJsonSchema(
+            {
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "maximum": MOST_PER_WINDOW,
+                "description": "With `dryRun`: what would be moved if this were the limit.",
+            }
+        ),
+        Expects("a whole number"),
+    ] = None
+
     def options(self) -> dict[str, Any]:
         """The arguments of `SlotScheduler.replan`, besides the name."""
         return {
@@ -61,6 +76,7 @@ class ReplanRequest(Shape):
             "notice": self.notice,
             "direction": Direction.EARLIER if self.direction is None else self.direction,
             "dry_run": bool(self.dry_run),
+            "max_per_window": self.max_per_window,
         }
 
 

@@ -84,7 +84,7 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
         SlotScheduler(
             store,
             replans=replans,
-            observer=with_rollups(watching, SlotRollups(recorder)),
+            observer=with_rollups(watching, SlotRollups(recorder, store.series_of)),
             batch=slot_settings.batch,
             bulk_batch=slot_settings.bulk_batch,
             cache_ttl=slot_settings.cache_ttl_seconds,

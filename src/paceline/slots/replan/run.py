@@ -73,8 +73,8 @@ class Chunk(NamedTuple):
     """How long it had its locks."""
 
 
-class ReplanStore(Protocol):
-    """Moves slots with what carries them. Every method that moves is one transaction."""
+class PlanReader(Protocol):
+    """Reads what a plan needs. Locks nothing."""
 
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
         """The config's active version, and the time.
@@ -88,6 +88,20 @@ class ReplanStore(Protocol):
         """The configs that follow a template."""
         ...
 
+    async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
+        """The next slots in the order of their times, and whether each may move; those whose work is over are left
+        out."""
+        ...
+
+    async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
+        """A config, and how full its windows are from a time on: for a plan that is checked later, or only shown. None
+        if there is no such config."""
+        ...
+
+
+class ReplanStore(PlanReader, Protocol):
+    """Moves slots with what carries them. Every method that moves is one transaction."""
+
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
         """Moves the next slots to earlier places. With `reads_again` it reads them again once the configs are locked:
         that takes longer, and rules out concurrent changes.
@@ -95,16 +109,6 @@ class ReplanStore(Protocol):
         Raises:
             Conflict: one of them was changed concurrently; nothing was moved; retry.
         """
-        ...
-
-    async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
-        """The next slots in the order of their times, and whether each may move; those whose work is over are left
-        out. Locks nothing."""
-        ...
-
-    async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
-        """A config, and how full its windows are from a time on, without a lock: for a plan that is checked later, or
-        only shown. None if there is no such config."""
         ...
 
     async def plan_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
@@ -130,6 +134,34 @@ class ReplanStore(Protocol):
             Conflict: one of them was changed concurrently; nothing was moved; retry.
         """
         ...
+
+
+class SupposedLimit:
+    """A `PlanReader` that shows a config as if it had another limit."""
+
+    def __init__(self, reader: PlanReader, max_per_window: int) -> None:
+        self._reader = reader
+        self._max_per_window = max_per_window
+
+    async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
+        active, now_ms = await self._reader.survey(span)
+        return self._supposed(active), now_ms
+
+    async def followers(self, template: str) -> list[str]:
+        return await self._reader.followers(template)
+
+    async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
+        return await self._reader.candidates(span, reading, limit)
+
+    async def counts(self, name: str, from_ms: int) -> PlannedConfig | None:
+        config = await self._reader.counts(name, from_ms)
+        if config is None:
+            return None
+        supposed = self._supposed(config.active)
+        return PlannedConfig(supposed, config.occupancy.under(supposed.policy, from_ms))
+
+    def _supposed(self, active: PolicyVersion) -> PolicyVersion:
+        return replace(active, policy=replace(active.policy, max_per_window=self._max_per_window))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +245,32 @@ async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_ru
         InvalidInput: more slots are to be spread than a plan can hold.
         NotFound: there is no such config.
     """
-    result = Replan(span.name, direction, dry_run)
-    if is_template(span.name):
-        await store.survey(span)
-        for name in await store.followers(span.name):
-            with suppress(NotFound):  # idle, and deleted since
-                result = result.joined(await replan(store, span._replace(name=name), direction, dry_run=dry_run))
-        return result
-    if direction is Direction.SPREAD:
-        return await _spread(store, span, result)
     if dry_run:
-        return await _retried(partial(_preview, store, span, result))
-    return await _pull(store, span, result)
+        return await preview(store, span, direction)
+    work = _spread if direction is Direction.SPREAD else _pull
+    return await _of_each(store, span, Replan(span.name, direction, dry_run=False), partial(work, store))
+
+
+async def preview(reader: PlanReader, span: Span, direction: Direction) -> Replan:
+    """What `replan` would move now.
+
+    Raises:
+        InvalidInput, NotFound: as `replan`.
+    """
+    work = _preview_spread if direction is Direction.SPREAD else _preview
+    return await _of_each(reader, span, Replan(span.name, direction, dry_run=True), partial(work, reader))
+
+
+async def _of_each(
+    reader: PlanReader, span: Span, result: Replan, work: Callable[[Span, Replan], Awaitable[Replan]]
+) -> Replan:
+    if not is_template(span.name):
+        return await work(span, result)
+    await reader.survey(span)
+    for name in await reader.followers(span.name):
+        with suppress(NotFound):  # idle, and deleted since
+            result = result.joined(await work(span._replace(name=name), Replan(name, result.direction, result.dry_run)))
+    return result
 
 
 async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
@@ -328,7 +374,7 @@ async def _retried(work: Callable[[], Awaitable[T]]) -> T:
 class _Snapshot:
     """How full the windows of all configs are that a plan needs, as far as they have been read."""
 
-    def __init__(self, store: ReplanStore, span: Span, from_ms: int) -> None:
+    def __init__(self, store: PlanReader, span: Span, from_ms: int) -> None:
         self._store = store
         self._span = span
         self._from_ms = from_ms
@@ -390,8 +436,12 @@ def without_strangers(candidates: Sequence[Candidate], names: set[str]) -> list[
     ]
 
 
-async def _preview(store: ReplanStore, span: Span, result: Replan) -> Replan:
+async def _preview(store: PlanReader, span: Span, result: Replan) -> Replan:
     """`_pull` without writing: the moves are kept in memory."""
+    return await _retried(partial(_pulled, store, span, result))
+
+
+async def _pulled(store: PlanReader, span: Span, result: Replan) -> Replan:
     active, now_ms = await store.survey(span)
     limits = Limits(active.policy, span.earliest(now_ms))
     reading = Reading(align(limits.earliest_ms, active.policy.size_ms))
@@ -417,8 +467,6 @@ async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
         candidates, moves = await _retried(partial(_planned_spread, store, span))
         if number == 0:
             result = result.add([candidate.slot for candidate in candidates], [])
-        if result.dry_run:
-            return _later(result, moves, keep=True)
         if not moves:
             return result
         done = 0
@@ -432,7 +480,12 @@ async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
     return result
 
 
-async def _planned_spread(store: ReplanStore, span: Span) -> tuple[Sequence[Candidate], Sequence[SlotMove]]:
+async def _preview_spread(store: PlanReader, span: Span, result: Replan) -> Replan:
+    candidates, moves = await _retried(partial(_planned_spread, store, span))
+    return _later(result.add([candidate.slot for candidate in candidates], []), moves, keep=True)
+
+
+async def _planned_spread(store: PlanReader, span: Span) -> tuple[Sequence[Candidate], Sequence[SlotMove]]:
     """The slots of a span, and the moves that bring them within the limits.
 
     Raises:
@@ -449,7 +502,7 @@ async def _planned_spread(store: ReplanStore, span: Span) -> tuple[Sequence[Cand
     return candidates, place(limits, assignments, config, 0, others, Direction.SPREAD)
 
 
-async def _first_behind(store: ReplanStore, span: Span) -> int:
+async def _first_behind(store: PlanReader, span: Span) -> int:
     """The time of the first slot behind a span."""
     if span.to_ms >= LATEST_MS:
         return LATEST_MS
@@ -476,7 +529,7 @@ def _later(result: Replan, moves: Sequence[SlotMove], *, keep: bool = False) -> 
     return replace(added, last_before_ms=result.last_before_ms)
 
 
-async def _all_candidates(store: ReplanStore, span: Span, from_ms: int) -> list[Candidate]:
+async def _all_candidates(store: PlanReader, span: Span, from_ms: int) -> list[Candidate]:
     candidates: list[Candidate] = []
     reading = Reading(from_ms)
     while page := await store.candidates(span, reading, MANY):

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from paceline.errors import Conflict
-from paceline.slots.listing import config_page
+from paceline.slots.listing import ListedConfig, config_page
 from paceline.slots.model import PolicyVersion, WindowPolicy
 from paceline.slots.stores.tables import slot_config, slot_policy
+from paceline.slots.templates import is_template
 from paceline.sql.in_lists import where_in
 
 LOCK = sa.select(slot_config.c.version).where(slot_config.c.name == sa.bindparam("name")).with_for_update()
@@ -46,14 +47,27 @@ def configs(connection: Connection, following: bool = False) -> list[PolicyVersi
     return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
 
 
-def search_configs(connection: Connection, search: str, after: str | None, limit: int) -> list[PolicyVersion]:
-    """The active versions of a page of configs. The names are few bytes each; only the page's policies are read."""
-    names = config_page(connection.execute(sa.select(slot_config.c.name)).scalars(), search, after, limit)
-    active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
-    page = sa.select(slot_policy).join(slot_config, active)
-    conditions = where_in(connection, slot_config.c.name, names)
-    rows = [row for condition in conditions for row in connection.execute(page.where(condition))]
-    return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
+def search_configs(
+    connection: Connection, search: str, template: str | None, after: str | None, limit: int
+) -> list[ListedConfig]:
+    """A page of configs. The names are few bytes each; only the page's policies are read."""
+    names = sa.select(slot_config.c.name)
+    if template is not None:
+        names = names.where(slot_config.c.template == template if template else slot_config.c.template.is_(None))
+    page = config_page(connection.execute(names).scalars(), search, after, limit)
+    followed, followers = templates_of(connection, page), _count_followers(connection, page)
+    return [
+        ListedConfig(version, followed.get(version.name), followers.get(version.name, 0))
+        for version in sorted(load_all(connection, page), key=lambda version: version.name)
+    ]
+
+
+def _count_followers(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for these in where_in(connection, slot_config.c.template, [name for name in names if is_template(name)]):
+        query = sa.select(slot_config.c.template, sa.func.count()).where(these).group_by(slot_config.c.template)
+        counts.update((name, count) for name, count in connection.execute(query))
+    return counts
 
 
 def lock_active(connection: Connection, name: str) -> PolicyVersion | None:
@@ -114,7 +128,7 @@ def _versions(connection: Connection, names: Sequence[str]) -> dict[str, int]:
 
 
 def load_all(connection: Connection, names: Sequence[str]) -> list[PolicyVersion]:
-    """The active versions of configs whose rows are locked."""
+    """The active versions of configs."""
     active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
     loaded: list[PolicyVersion] = []
     for these in where_in(connection, slot_config.c.name, names):

@@ -24,7 +24,7 @@ from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of, requests_by_config
 from paceline.slots.carriers import Carriers
 from paceline.slots.forecast.impact import WindowGroup
-from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter, SlotHistory
+from paceline.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedConfig, ListedSlot, SlotFilter, SlotHistory
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 from paceline.slots.occupancy import Occupancy
 from paceline.slots.ports import LockHolder, PruneResult
@@ -123,8 +123,10 @@ class SqlSlotStore:
     async def configs(self, *, following: bool = False) -> list[PolicyVersion]:
         return await self._database.read(policies.configs, following)
 
-    async def search_configs(self, search: str, after: str | None, limit: int) -> list[PolicyVersion]:
-        return await self._database.read(policies.search_configs, search, after, limit)
+    async def search_configs(
+        self, search: str, template: str | None, after: str | None, limit: int
+    ) -> list[ListedConfig]:
+        return await self._database.read(policies.search_configs, search, template, after, limit)
 
     async def book(
         self,

@@ -11,6 +11,9 @@ from paceline.server.rollups.model import (
     ITEMS_COMPLETED,
     ITEMS_SECONDS,
     MINUTE,
+    OTHER,
+    SLOTS_BOOKED,
+    SLOTS_REFUSED,
     Counts,
     Key,
     Period,
@@ -40,3 +43,17 @@ def test_lines_have_zeros_where_nothing_was_counted_and_gaps_where_nobody_measur
     assert p50[:2] == [None, None]
     assert p50[2] == pytest.approx(0.1, rel=0.42)
     assert step_of(86_400) == COARSE
+
+
+def test_of_many_labels_the_busiest_stand_alone_and_the_others_together() -> None:
+    now = 1_803_902_400
+    at: dict[Period, Counts] = {
+        Period(MINUTE, now - 60): {Key(SLOTS_BOOKED, f"c{n}"): n for n in range(1000)},
+        Period(MINUTE, now): {Key(SLOTS_BOOKED, "c999"): 1, Key(SLOTS_REFUSED, "c0"): 5000, Key(ITEMS_COMPLETED, "T"): 1},
+    }
+    folded = History.of(at, MINUTE, 120, now).folded(2, SLOTS_BOOKED, SLOTS_REFUSED)
+    assert folded.labels(SLOTS_BOOKED, SLOTS_REFUSED) == [OTHER, "c0", "c999"]
+    assert folded.values(SLOTS_BOOKED, "c999") == [999, 1]
+    assert folded.values(SLOTS_REFUSED, "c0") == [0, 5000]
+    assert folded.values(SLOTS_BOOKED, OTHER) == [sum(range(999)), 0]
+    assert folded.labels(ITEMS_COMPLETED) == []

@@ -14,6 +14,7 @@ from paceline.server.rollups.model import (
     ITEMS_SECONDS,
     LIMITS_DENIED,
     MINUTE,
+    OTHER,
     SLOTS_BOOKED,
     Counts,
     Key,
@@ -21,7 +22,7 @@ from paceline.server.rollups.model import (
     bucket_of,
 )
 from paceline.server.rollups.reader import CACHE_SECONDS, RollupReader
-from paceline.server.rollups.recorder import MAX_KEYS, MAX_MINUTES, OTHER, Recorder
+from paceline.server.rollups.recorder import MAX_KEYS, MAX_MINUTES, Recorder
 from tests.models.rollup_store import MemoryRollupStore
 
 NOON = 1_803_902_400

@@ -2,35 +2,15 @@
 
 import {address, parsed} from './address.js'
 import {call, get, Problem, Unreachable} from './api.js'
-import {audit} from './audit.js'
-import {configs} from './configs.js'
-import {dispatch} from './dispatch.js'
+import {watchNames} from './config_names.js'
 import {at, button, h, say, show, update} from './dom.js'
-import {downstreams} from './downstreams.js'
-import {charts} from './history.js'
-import {limits} from './limits.js'
 import {follow, forgive, streams} from './live.js'
 import {loginPage} from './login.js'
-import {now} from './now.js'
-import {periodic} from './periodic.js'
-import {addPlaces} from './places.js'
+import {addPages, opener, PAGES, PLACES} from './pages.js'
 import {Reads} from './reads.js'
-import {replan} from './replan.js'
-import {search, watchBox} from './search.js'
-import {slots} from './slots.js'
+import {watchBox} from './search_box.js'
 import {clock} from './words.js'
-import {workers} from './workers.js'
 
-const PAGES = {now, configs, slots, replan, limits, dispatch, charts, periodic, workers, downstreams}
-const LAST = {audit, search}
-/** The five places, and the pages of each; those of applications are added to Apps. */
-const PLACES = {
-  Now: ['now'],
-  Limits: ['configs', 'slots', 'replan', 'limits'],
-  Work: ['dispatch', 'charts', 'periodic', 'workers', 'downstreams'],
-  Apps: [],
-  Admin: ['audit'],
-}
 const RETRY_MS = 3000
 const READ_MS = 10_000 // so long a banner about a change without an answer stays, to be read
 
@@ -182,8 +162,9 @@ function route() {
   return [Object.hasOwn(PAGES, name) ? name : 'now', rest, query]
 }
 
-function open() {
+async function open() {
   stopUpdates()
+  current = null
   const [name, rest, query] = route()
   const page = PAGES[name]
   document.title = `${page.title} · paceline`
@@ -194,7 +175,6 @@ function open() {
   document.body.classList.remove('stale')
   const main = at('main')
   if (page.needs && !may(page.needs)) {
-    current = null
     show(
       main,
       h('h1', {}, page.title),
@@ -203,8 +183,15 @@ function open() {
     pulse()
     return
   }
-  const opened = {name, failures: 0, ...page.open(show(main), shell, rest, query)}
-  current = opened
+  const hash = location.hash
+  const opening = await opener(page).catch(() => null)
+  if (location.hash !== hash || !session.name) return
+  if (!opening) {
+    banner('The service does not answer. Trying again.')
+    timer = setTimeout(open, RETRY_MS)
+    return
+  }
+  current = {name, failures: 0, ...opening(show(main), shell, rest, query)}
   pulse()
   refresh()
 }
@@ -321,32 +308,18 @@ async function begin() {
   loginPage(show(at('main')), begin)
 }
 
-/** Adds the pages of the applications that are installed, before the last ones. */
-async function addPages() {
-  for (const script of await get('/console/pages')) {
-    for (const [name, page] of Object.entries(await import(`./${script}`))) {
-      if (page.title) {
-        PAGES[name] = page
-        PLACES.Apps.push(name)
-      }
-      addPlaces(page)
-    }
-  }
-  Object.assign(PAGES, LAST)
-}
-
 // The address names the page, so the link to the content must not change it.
 document.querySelector('.skip')?.addEventListener('click', event => {
   event.preventDefault()
   at('main').focus()
 })
-addEventListener('hashchange', () => {
+addEventListener('hashchange', async () => {
   if (!location.hash.startsWith('#/') && location.hash) return
   // Another filter, order or page of the same list: whoever works with it stays where they are.
   const path = location.hash.split('?')[0]
   const key = path === shownPath ? /** @type {HTMLElement} */ (document.activeElement)?.dataset.key : undefined
   shownPath = path
-  if (session.name) open()
+  if (session.name) await open()
   const keyed = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main [data-key]')])
   const again = keyed.find(each => each.dataset.key === key)
   if (again) return again.focus()
@@ -354,6 +327,7 @@ addEventListener('hashchange', () => {
   scrollTo(0, 0)
 })
 watchBox(shell)
+watchNames(shell)
 // A fault of our own must show: a button that silently does nothing is worse.
 addEventListener('error', event => banner(`The console failed: ${event.message}`))
 addEventListener('unhandledrejection', event => banner(`The console failed: ${event.reason?.message ?? event.reason}`))
@@ -363,9 +337,4 @@ document.addEventListener('visibilitychange', () => {
   forgive()
   document.hidden || paused ? stopUpdates() : refresh()
 })
-addPages()
-  .catch(error => {
-    Object.assign(PAGES, LAST)
-    reportError(error)
-  })
-  .then(begin)
+addPages().catch(reportError).then(begin)

@@ -7,8 +7,6 @@ import {moment} from './words.js'
 const PAGE = 100
 
 export const audit = {
-  title: 'Audit',
-  needs: 'view',
   open(root, _shell, _parts, {before}) {
     const entries = h('div')
     show(root, h('h1', {}, 'Audit'), card('Changes asked for under /admin', entries))

@@ -3,7 +3,7 @@
 import {call, get, Problem, query} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, field, form, h, input, jsonArea, link, say, select, show, table, update} from './dom.js'
-import {chosen, filterForm, isNarrowed, pager} from './list.js'
+import {filterForm, isNarrowed, pager} from './list.js'
 import {changedMeanwhile, existsAlready} from './standing.js'
 import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
 
@@ -18,14 +18,18 @@ function post(config, active) {
 }
 
 export const configs = {
-  title: 'Configs',
-  needs: 'view',
   open(root, shell, [name = ''], filter) {
-    const [list, editor, past] = [h('div'), h('div'), h('div')]
+    const [followed, list, editor, past] = [h('div'), h('div'), h('div'), h('div')]
     show(
       root,
       h('h1', {}, 'Configs'),
-      card('Active', filterForm(shell, ['configs', name], filter, FILTERS), list, link('New config', 'configs', '')),
+      card(
+        'Active',
+        filterForm(shell, ['configs', name], filter, FILTERS),
+        followed,
+        list,
+        link('New config', 'configs', ''),
+      ),
       editor,
       past,
     )
@@ -155,9 +159,8 @@ export const configs = {
     return {
       every: 5000,
       async refresh(read) {
-        const asked = {...chosen(filter, FILTERS), cursor: filter.cursor, limit: PAGE}
         const [{configs: page, next}, {versions}] = await Promise.all([
-          read(query('/admin/rate-limit/configs', asked)),
+          read(listed(filter)),
           name ? versionsOf(read, name) : {versions: []},
         ])
         update(
@@ -176,7 +179,7 @@ export const configs = {
               'Since',
             ],
             page.map(each => [
-              link(each.configName, 'configs', each.configName, filter),
+              named(each, filter),
               each.version,
               count(each.maxPerWindow),
               spanOf(each.windowSize),
@@ -186,9 +189,16 @@ export const configs = {
               spanOf(each.maxDelay),
               moment(each.createdAt),
             ]),
-            isNarrowed(filter, FILTERS) || filter.cursor ? 'No config matches.' : 'There is no config.',
+            isNarrowed(filter, FILTERS) || filter.cursor || filter.template
+              ? 'No config matches.'
+              : 'There is no config.',
           ),
           pager(['configs', name], filter, next),
+        )
+        update(
+          followed,
+          filter.template &&
+            h('p', {}, 'Configs that follow ', h('b', {}, filter.template), '. ', link('All configs', 'configs')),
         )
         const active = versions.find(each => each.active)
         if (edited !== name) edit(active)
@@ -219,6 +229,19 @@ export const configs = {
     }
   },
 }
+
+/** Where a page of configs is read. Those that follow a template are folded into it, unless somebody looks for them. */
+function listed({search, template, cursor}) {
+  const folded = search || template ? '' : '?template='
+  return query(`/admin/rate-limit/configs${folded}`, {search, template, cursor, limit: PAGE})
+}
+
+/** A config's name; of a template, also how many follow it. */
+const named = ({configName, template, followers}, filter) => [
+  link(configName, 'configs', configName, filter),
+  followers > 0 && h('small', {}, ' ', link(`${count(followers)} follow it`, 'configs', '', {template: configName})),
+  template && !filter.template && h('small', {class: 'soft'}, ` follows ${template}`),
+]
 
 /** The versions of a config, also of one that does not exist yet. */
 async function versionsOf(read, name) {

@@ -12,8 +12,6 @@ import {BASE, STATUSES, status} from './queue.js'
 import {count, span} from './words.js'
 
 export const dispatch = {
-  title: 'Dispatch',
-  needs: 'view',
   open(root, shell, [type = '', part = '', ...rest], query) {
     const [types, picture, body] = [h('div', {class: 'tiles'}), h('div'), h('div')]
     const flows = type && !['item', 'lanes'].includes(part)

@@ -8,8 +8,6 @@ const STANDING = {open: 'calls leave', paused: 'paused by an operator', breaker:
 const CHANGED = 0.1 // share of the effective rate from which on a change is a mark
 
 export const downstreams = {
-  title: 'Downstreams',
-  needs: 'admin',
   open(root) {
     const [list, pictures] = [h('div'), h('div')]
     const drawn = new Map() // {chart, changes, element} by name

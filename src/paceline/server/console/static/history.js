@@ -14,8 +14,6 @@ const sums = (lines, length) =>
   lines.reduce((total, line) => total.map((value, n) => value + (line[n] ?? 0)), Array(length).fill(0))
 
 export const charts = {
-  title: 'Charts',
-  needs: 'read',
   open(root, shell, [range = 'PT15M', zone = 'local', config = ALL, plan = ALL, queue = ALL]) {
     const state = {range: Object.hasOwn(RANGES, range) ? range : 'PT15M', utc: zone === 'utc', config, plan, queue}
     const unit = () => (state.range === 'PT15M' || state.range === 'PT6H' ? 'per minute' : 'per 10 minutes')

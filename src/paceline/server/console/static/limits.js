@@ -15,7 +15,6 @@ const ALGORITHMS = [
 ]
 
 export const limits = {
-  title: 'Limits',
   open(root, shell, [name = ''], query) {
     const [list, editor, decided] = [h('div'), h('div'), h('div', {role: 'status'})]
     const key = input({required: true, maxlength: 512, placeholder: 'user:123', value: query.key ?? ''})

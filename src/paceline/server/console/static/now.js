@@ -24,8 +24,6 @@ const UNKNOWN = () => h('p', {class: 'empty'}, 'The database does not answer.')
 const NOTHING_FLOWS = 'No work has been queued yet.'
 
 export const now = {
-  title: 'Now',
-  needs: 'read',
   open(root, shell) {
     const [state, picture, queues, speeds, windows, health] = ['', '', '', 'tiles', '', 'tiles'].map(kind =>
       h('div', {class: kind}),

@@ -11,8 +11,6 @@ const BASE = '/admin/periodic'
 const when = task => (task.cron === null ? `every ${task.every}` : `${task.cron} ${task.zone}`)
 
 export const periodic = {
-  title: 'Periodic',
-  needs: 'view',
   open(root, shell) {
     const list = h('div')
     const name = input({name: 'name', required: true, maxlength: 100, placeholder: 'nightly-report'})

@@ -1,16 +1,15 @@
 // After a limit was changed: what a re-plan would move, and moving it.
 
-import {call} from './api.js'
+import {call, query} from './api.js'
+import {CONFIG_NAMES} from './config_names.js'
 import {agreed} from './dialog.js'
-import {button, card, facts, field, form, h, input, select, show, update} from './dom.js'
-import {count, instant, moment, span, ZONE} from './words.js'
+import {button, card, facts, field, form, h, input, link, select, show, update} from './dom.js'
+import {lookUp} from './lookup.js'
+import {count, instant, moment, span, spanOf, ZONE} from './words.js'
 
 export const replan = {
-  title: 'Replan',
-  needs: 'admin',
   open(root, shell, [name = '']) {
-    const config = select([['', 'choose a config'], ...(name ? [name] : [])], {name: 'configName', value: name})
-    config.required = true
+    const config = input({name: 'configName', value: name, required: true, maxlength: 128, list: CONFIG_NAMES})
     const direction = select(
       [
         ['earlier', 'earlier'],
@@ -20,7 +19,7 @@ export const replan = {
     )
     const [from, to] = ['from', 'to'].map(each => input({name: each, type: 'datetime-local', step: 1}))
     const notice = input({name: 'notice', maxlength: 40, placeholder: 'PT1M'})
-    const shown = h('div', {role: 'status'})
+    const [standing, shown] = [h('div'), h('div', {role: 'status'})]
     let edits = 0 // how often the form was changed: what was previewed before then is no longer what it says
     const filled = form(
       () => preview(),
@@ -49,6 +48,7 @@ export const replan = {
           {class: 'soft'},
           'Booked slots keep their times when a limit changes. A re-plan moves them, in order; their work moves with them. What has begun, or runs within the notice, stays.',
         ),
+        standing,
         filled,
         shown,
       ),
@@ -56,7 +56,7 @@ export const replan = {
 
     const wanted = () => {
       const given = {
-        configName: config.value,
+        configName: config.value.trim(),
         direction: direction.value,
         from: instant(from.value),
         to: instant(to.value),
@@ -105,17 +105,21 @@ export const replan = {
     }
 
     return {
-      every: 30_000,
+      every: 5000,
       async refresh(read) {
-        const {configs} = await read('/admin/rate-limit/configs')
-        const chosen = config.value
-        update(
-          config,
-          [['', 'choose a config'], ...configs.map(each => [each.configName, each.configName])].map(([value, text]) =>
-            h('option', {value, selected: value === chosen}, text),
-          ),
-        )
+        const active = await lookUp(read, standing, query('/admin/rate-limit/config', {name}))
+        if (active) update(standing, standsAt(active))
       },
     }
   },
 }
+
+const standsAt = active =>
+  h(
+    'p',
+    {},
+    link(active.configName, 'configs', active.configName),
+    ` takes ${count(active.maxPerWindow)} in ${spanOf(active.windowSize)}, since `,
+    moment(active.createdAt),
+    '.',
+  )

@@ -1,13 +1,14 @@
 // Booked and cancelled slots, by their times.
 
 import {query as asQuery} from './api.js'
+import {CONFIG_NAMES} from './config_names.js'
 import {badge, card, h, link, table, update} from './dom.js'
 import {chosen, filterForm, isNarrowed, pager, sortHeading, totalOf} from './list.js'
 import {count, moment, span} from './words.js'
 
 const PAGE = 50
 const FILTERS = [
-  {name: 'configName', label: 'Slots of config', maxlength: 128, list: 'config-names'},
+  {name: 'configName', label: 'Slots of config', maxlength: 128, list: CONFIG_NAMES},
   {
     name: 'status',
     label: 'Status',

@@ -2,25 +2,21 @@
 
 import {query} from './api.js'
 import {windowBars} from './charts.js'
+import {CONFIG_NAMES} from './config_names.js'
 import {badge, card, field, form, h, input, show, table, update} from './dom.js'
 import {slotDetail} from './slot_detail.js'
 import {slotList} from './slot_list.js'
 import {count, instant, localTime, moment, span, ZONE} from './words.js'
 
-const OFFERED = 200 // names that are offered while one is typed
-
 export const slots = {
-  title: 'Slots',
-  needs: 'read',
   open(root, shell, [wanted = '', event = ''], filter) {
-    const names = h('datalist', {id: 'config-names'})
     const list = slotList(shell, ['slots', wanted, event], filter)
     const one = slotDetail(shell, wanted, event, filter)
     const config = input({
       name: 'config',
       value: wanted,
       placeholder: 'the default config',
-      list: 'config-names',
+      list: CONFIG_NAMES,
       maxlength: 128,
     })
     const events = input({
@@ -35,7 +31,6 @@ export const slots = {
     const [summary, drawing, detail] = [h('p', {role: 'status'}), h('div'), h('div')]
     show(
       root,
-      names,
       h('h1', {}, 'Slots'),
       card(
         'Forecast',
@@ -64,15 +59,7 @@ export const slots = {
       every: 3000,
       async refresh(read) {
         const asked = {configName: wanted, events: filter.events ?? 1, at: filter.at}
-        const [forecast, known] = await Promise.all([
-          read(query('/api/v1/forecast', asked)),
-          shell.may('view') ? read(query('/admin/rate-limit/configs', {limit: OFFERED})) : {configs: []},
-          list.refresh(read),
-        ])
-        update(
-          names,
-          known.configs.map(each => h('option', {value: each.configName})),
-        )
+        const [forecast] = await Promise.all([read(query('/api/v1/forecast', asked)), list.refresh(read)])
         update(summary, ...said(forecast))
         update(drawing, windowBars(forecast.nextWindows, `How full the next windows of ${forecast.configName} are`))
         const open = detail.querySelector('details')?.open

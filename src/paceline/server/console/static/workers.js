@@ -7,8 +7,6 @@ import {count, distance, moment, span} from './words.js'
 const BREAKERS = {closed: 'good', half_open: 'warn', open: 'wrong'}
 
 export const workers = {
-  title: 'Workers',
-  needs: 'view',
   open(root) {
     const [list, servers, breakers] = [h('div'), h('div'), h('div')]
     show(

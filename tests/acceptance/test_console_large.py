@@ -1,0 +1,129 @@
+"""The console of a large installation: ten thousand configs that follow a template, and some hundred by name."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from playwright.sync_api import Page, Request, expect
+
+from tests.acceptance.console_browser import Console, browser, chromium, go, log_in, token, window
+from tests.acceptance.console_browser import page as own_page
+from tests.acceptance.console_browser import same_page as page
+from tests.acceptance.console_traffic import traffic_of
+from tests.acceptance.service import Service
+
+__all__ = ["browser", "chromium", "own_page", "page", "window"]
+
+FOLLOWERS, NAMED = 10_000, 300
+FIRST_PAGE_BYTES = 100_000
+PART_BYTES = 100_000
+"""What a page reads at most; it is sent again only as far as it changes."""
+HEIGHT = 6000
+"""Pixels of a page at most: what is long is paged."""
+
+
+@pytest.fixture(scope="module")
+def console(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    directory = tmp_path_factory.mktemp("large")
+    secret = token(directory, "operator", ["admin"])
+    at = (datetime.now(UTC) + timedelta(minutes=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with Service(directory) as service:
+        made = Console(service, directory, {"operator": secret})
+        with made.api() as http:
+            for name in ("merchant-*", *(f"bank-{number:03}" for number in range(NAMED))):
+                config = {"configName": name, "maxPerWindow": 5, "windowSize": "PT4S"}
+                assert http.post("/admin/rate-limit/config", json=config).status_code == 200
+            events = "\n".join(
+                json.dumps({"eventId": f"e-{n}", "configName": f"merchant-{n:05}", "requestedTime": at})
+                for n in range(FOLLOWERS)
+            )
+            kind = {"Content-Type": "application/x-ndjson"}
+            booked = http.post("/api/v1/slots/batch", content=events, headers=kind, timeout=300)
+            assert booked.status_code == 200
+        yield made
+
+
+def received(requests: list[Request]) -> int:
+    """Bytes that were sent to the browser, heads included; without streams, which are open."""
+    sizes = [request.sizes() for request in requests if request.resource_type != "eventsource"]
+    return sum(size["responseBodySize"] + size["responseHeadersSize"] for size in sizes)
+
+
+def test_the_first_page_is_small_and_one_answer_and_a_stream(own_page: Page, console: Console) -> None:
+    traffic = traffic_of(own_page)
+    began = time.perf_counter()
+    log_in(own_page, console)
+    expect(own_page.locator("#pulse")).to_contain_text("as of")
+    took = time.perf_counter() - began
+    own_page.wait_for_timeout(1)  # lets the events in
+    read = [request.url.partition("/api/v1/console/")[2].partition("?")[0] for request in traffic.asked]
+    assert [name for name in read if name] == ["overview", "stream"]
+    total = received(traffic.asked)
+    print(f"first page: {total} bytes, {len(traffic.asked)} requests, {took:.2f} s")
+    assert total < FIRST_PAGE_BYTES
+
+
+@pytest.mark.parametrize(
+    "route", ["now", "configs", "configs/merchant-00007", "slots", "replan/merchant-00007", "charts", "dispatch"]
+)
+def test_every_place_reads_and_shows_little(page: Page, console: Console, route: str) -> None:
+    go(page, "#/audit")
+    expect(page.locator("#pulse")).to_contain_text("as of")
+    traffic = traffic_of(page)
+    began = time.perf_counter()
+    go(page, f"#/{route}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(route.partition("/")[0].capitalize())
+    expect(page.locator("#pulse")).to_contain_text("as of")
+    took = time.perf_counter() - began
+    page.wait_for_timeout(1)
+    read = [request for request in traffic.asked if "/api/" in request.url and request.resource_type != "eventsource"]
+    high = page.evaluate("document.documentElement.scrollHeight")
+    print(f"{route}: {received(read)} bytes in {len(read)} requests, {took:.2f} s, {high} pixels")
+    assert len(read) == 1
+    assert received(read) < PART_BYTES
+    assert high < HEIGHT
+
+
+def test_a_template_stands_for_its_configs_until_somebody_looks_for_one(page: Page, console: Console) -> None:
+    go(page, "#/configs")
+    rows = page.get_by_role("table", name="Configs").get_by_role("row")
+    expect(rows).to_have_count(51)
+    expect(page.get_by_role("table", name="Configs")).not_to_contain_text("merchant-0")
+    search = page.locator("main").get_by_label("Search for")
+    search.fill("merchant-*")
+    search.press("Enter")
+    page.get_by_role("link", name="10,000 follow it").click()
+    expect(rows.nth(1)).to_contain_text("merchant-00000")
+    expect(rows).to_have_count(51)
+    page.get_by_role("link", name="Next page").click()
+    expect(rows.nth(1)).to_contain_text("merchant-00050")
+    page.get_by_role("link", name="All configs").click()
+    search.fill("-09999")
+    search.press("Enter")
+    expect(rows).to_have_count(2)
+    rows.nth(1).get_by_role("link", name="merchant-09999").click()
+    expect(page.get_by_role("heading", name="Change merchant-09999")).to_be_visible()
+
+
+def test_names_are_offered_while_one_is_typed(page: Page, console: Console) -> None:
+    go(page, "#/replan")
+    page.get_by_label("Config").fill("-0123")
+    offered = page.locator("#config-names option")
+    expect(offered).to_have_count(10)
+    assert offered.first.get_attribute("value") == "merchant-01230"
+
+
+def test_charts_offer_the_busiest_and_count_followers_together(page: Page, console: Console) -> None:
+    go(page, "#/charts")
+    choice = page.get_by_label("Config", exact=True)
+    expect(choice.locator("option", has_text="bank-000")).to_have_count(1)
+    assert choice.locator("option").count() <= 201
+    with console.api() as http:
+        history = http.get("/api/v1/console/history").json()
+    assert sum(sum(line["booked"]) for line in history["configs"]) >= FOLLOWERS
+    assert "merchant-*" in [line["configName"] for line in history["configs"]]
+    assert len(history["configs"]) < 5
