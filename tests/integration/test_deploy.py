@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import os
 import pkgutil
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
-from scripts import alert_rules
+from scripts import alert_rules, dashboards
 
 import paceline.server.metrics
 from paceline import __version__
@@ -28,7 +28,6 @@ from paceline.server.shutdown import CLOSE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yml"
-DASHBOARD = ROOT / "deploy/grafana/dashboards/paceline.json"
 
 
 @pytest.fixture
@@ -66,8 +65,8 @@ def test_the_rules_are_those_of_paceline_and_of_each_application() -> None:
     assert alert_rules.assembled(changed) == rules
 
 
-def exported() -> set[str]:
-    """Every sample name that paceline's observers register."""
+def registered() -> CollectorRegistry:
+    """What all of paceline's observers register."""
     registry = CollectorRegistry()
     modules = [f"paceline.server.metrics.{one.name}" for one in pkgutil.iter_modules(paceline.server.metrics.__path__)]
     for name in [*modules, "paceline_payments.service.metrics", "paceline_sms.service.metrics"]:
@@ -76,30 +75,76 @@ def exported() -> set[str]:
             ours = inspect.isclass(observer) and observer.__module__ == loaded.__name__
             if ours and "registry" in inspect.signature(observer).parameters:
                 observer(registry)
-    names: set[str] = set()
-    for metric in registry.collect():
-        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(metric.type, [""])
-        names.update(metric.name + suffix for suffix in suffixes)
-    return names
+    return registry
+
+
+SUFFIXES = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
+
+
+def exported() -> set[str]:
+    """The name of every sample."""
+    return {metric.name + suffix for metric in registered().collect() for suffix in SUFFIXES.get(metric.type, [""])}
 
 
 def named(expression: str) -> set[str]:
-    ours = "rate_limiter|dispatch|payments|notifications?|ingress|http|dependency"
+    ours = "rate_limiter|dispatch|downstream|payments|notifications?|ingress|http|dependency|envoy|kafka"
     return set(re.findall(rf"(?<![:\w])(?:{ours})_[a-z0-9_]+\b", expression))
 
 
 def expressions() -> list[str]:
     rules = yaml.safe_load(RULES.read_text())
-    dashboard = json.loads(DASHBOARD.read_text())
-    return [rule["expr"] for group in rules["groups"] for rule in group["rules"]] + [
-        target["expr"] for panel in dashboard["panels"] for target in panel["targets"]
-    ]
+    return [rule["expr"] for group in rules["groups"] for rule in group["rules"]] + drawn()
+
+
+def drawn() -> list[str]:
+    """What the panels of the dashboards ask for."""
+    return [line.expression for panels in dashboards.DASHBOARDS.values() for panel in panels for line in panel.lines]
 
 
 def test_alerts_and_panels_ask_for_metrics_that_exist() -> None:
     metrics = set().union(*map(named, expressions()))
     assert len(metrics) > 15
     assert metrics - exported() == set()
+
+
+def test_the_dashboards_are_those_of_the_script() -> None:
+    shipped = {file.stem: file.read_text() for file in dashboards.FOLDER.glob("*.json")}
+    assert shipped == {name: dashboards.text(name) for name in dashboards.DASHBOARDS}, "run scripts/dashboards.py"
+    assert len({dashboards.dashboard(name)["uid"] for name in shipped}) == len(shipped)
+
+
+def test_every_metric_is_on_a_dashboard_by_labels_that_it_has() -> None:
+    registry = registered()
+    missing, wrong = [], []
+    for metric in registry.collect():
+        names = {metric.name + suffix for suffix in SUFFIXES.get(metric.type, [""])}
+        asked = [expression for expression in drawn() if names & named(expression)]
+        if not asked:
+            missing.append(metric.name)
+        labels = labels_of(registry, metric.name)
+        used = {label for text in asked for found in re.findall(r"by \(([^)]*)\)", text) for label in found.split(", ")}
+        if labels is not None and (unknown := used - {"le", "instance", *labels}):
+            wrong.append((metric.name, unknown, labels))
+    assert (missing, wrong) == ([], [])
+
+
+def labels_of(registry: CollectorRegistry, name: str) -> Sequence[str] | None:
+    """The labels of a metric; None of one that is computed when it is read."""
+    labels: Sequence[str] | None = getattr(registry._names_to_collectors.get(name), "_labelnames", None)
+    return labels
+
+
+def test_prometheus_can_evaluate_every_panel(promtool: str, tmp_path: Path) -> None:
+    """Grafana's own names of spans stand for one, as its data source puts it in."""
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "1m").replace("$__range", "1h")}
+        for number, expression in enumerate(drawn())
+    ]
+    (tmp_path / "panels.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(
+        [promtool, "check", "rules", tmp_path / "panels.yml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_has_a_test_and_a_runbook_entry() -> None:
@@ -200,6 +245,42 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
     stopping = Settings().dispatch.shutdown_seconds
     assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
     assert re.search(r"^USER 10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+
+def test_pods_are_bounded_apart_and_reached_only_where_they_listen() -> None:
+    secret = yaml.safe_dump(manifests("Secret")[0])
+    servers = {int(port) for port in re.findall(r":(\d{4})\b", secret)} | {5432}
+    policies = {
+        policy["spec"]["podSelector"]["matchLabels"]["app"]: policy["spec"] for policy in manifests("NetworkPolicy")
+    }
+    for manifest in manifests("Deployment", "Job"):
+        template = manifest["spec"]["template"]
+        app, pod = template["metadata"]["labels"]["app"], template["spec"]
+        (container,) = pod["containers"]
+        assert {"memory", "ephemeral-storage"} <= container["resources"]["limits"].keys()
+        assert "ephemeral-storage" in container["resources"]["requests"]
+        assert all("sizeLimit" in volume["emptyDir"] for volume in pod.get("volumes", []))
+        policy = policies.pop(app)
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        open_ports = [port["port"] for rule in policy.get("ingress", []) for port in rule["ports"]]
+        assert open_ports == [port["name"] for port in container.get("ports", [])]
+        reached = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+        assert {53, 5432} <= reached
+        if manifest["kind"] == "Deployment":
+            assert servers <= reached
+            (apart,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+            assert apart["podAffinityTerm"]["labelSelector"]["matchLabels"] == {"app": app}
+    assert policies == {}
+
+
+def test_the_image_has_the_applications_and_the_worker_runs_all_of_them() -> None:
+    build = (ROOT / "Dockerfile").read_text()
+    for app in (ROOT / "apps").iterdir():
+        assert not (app / "pyproject.toml").exists() or f"./apps/{app.name}" in build
+    worker = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "paceline-worker")
+    assert worker["spec"]["template"]["spec"]["containers"][0]["args"][:2] == ["worker", "all"]
+    compose: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert "all" in compose["worker"]["command"]
 
 
 def test_every_deployment_is_found_by_what_looks_after_it() -> None:
