@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -55,15 +54,12 @@ def received(requests: list[Request]) -> int:
 
 def test_the_first_page_is_small_and_one_answer_and_a_stream(own_page: Page, console: Console) -> None:
     traffic = traffic_of(own_page)
-    began = time.perf_counter()
     log_in(own_page, console)
     expect(own_page.locator("#pulse")).to_contain_text("as of")
-    took = time.perf_counter() - began
     own_page.wait_for_timeout(1)  # lets the events in
     read = [request.url.partition("/api/v1/console/")[2].partition("?")[0] for request in traffic.asked]
     assert [name for name in read if name] == ["overview", "stream"]
     total = received(traffic.asked)
-    print(f"first page: {total} bytes, {len(traffic.asked)} requests, {took:.2f} s")
     assert total < FIRST_PAGE_BYTES
 
 
@@ -74,15 +70,12 @@ def test_every_place_reads_and_shows_little(page: Page, console: Console, route:
     go(page, "#/audit")
     expect(page.locator("#pulse")).to_contain_text("as of")
     traffic = traffic_of(page)
-    began = time.perf_counter()
     go(page, f"#/{route}")
     expect(page.get_by_role("heading", level=1)).to_have_text(route.partition("/")[0].capitalize())
     expect(page.locator("#pulse")).to_contain_text("as of")
-    took = time.perf_counter() - began
     page.wait_for_timeout(1)
     read = [request for request in traffic.asked if "/api/" in request.url and request.resource_type != "eventsource"]
     high = page.evaluate("document.documentElement.scrollHeight")
-    print(f"{route}: {received(read)} bytes in {len(read)} requests, {took:.2f} s, {high} pixels")
     assert len(read) == 1
     assert received(read) < PART_BYTES
     assert high < HEIGHT

@@ -49,7 +49,11 @@ def test_of_many_labels_the_busiest_stand_alone_and_the_others_together() -> Non
     now = 1_803_902_400
     at: dict[Period, Counts] = {
         Period(MINUTE, now - 60): {Key(SLOTS_BOOKED, f"c{n}"): n for n in range(1000)},
-        Period(MINUTE, now): {Key(SLOTS_BOOKED, "c999"): 1, Key(SLOTS_REFUSED, "c0"): 5000, Key(ITEMS_COMPLETED, "T"): 1},
+        Period(MINUTE, now): {
+            Key(SLOTS_BOOKED, "c999"): 1,
+            Key(SLOTS_REFUSED, "c0"): 5000,
+            Key(ITEMS_COMPLETED, "T"): 1,
+        },
     }
     folded = History.of(at, MINUTE, 120, now).folded(2, SLOTS_BOOKED, SLOTS_REFUSED)
     assert folded.labels(SLOTS_BOOKED, SLOTS_REFUSED) == [OTHER, "c0", "c999"]
