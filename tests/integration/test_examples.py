@@ -16,6 +16,7 @@ import pytest
 
 from paceline.testing import eventually
 from paceline.testing.servers.server import Server
+from tests.acceptance.service import Service
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CAPACITY = 5
@@ -201,6 +202,14 @@ async def test_it_prints_what_its_docstring_says(path: Path) -> None:
     assert len(printed) == len(promised), printed
     for line, promise in zip(printed, promised, strict=True):
         assert re.fullmatch(re.escape(promise).replace("…", ".+"), line.strip())
+
+
+async def test_remote(tmp_path: Path) -> None:
+    with Service(tmp_path) as service:
+        admitted, runs, status = (await run("remote.py", service.url)).splitlines()
+    assert admitted == "[True, True, True, False]"
+    assert runs.startswith("inv-1 runs at 2030-03-01T16:00:0")
+    assert status == "READY"
 
 
 def test_an_example_is_short() -> None:
