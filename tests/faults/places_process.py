@@ -2,7 +2,8 @@
 
     python -m tests.faults.places_process RECORDER-PORT CONCURRENCY THREADS URL [TEMPORAL NAMESPACE]
 
-It prints a line when it works, and stops on SIGTERM.
+It prints a line when it works, and stops on SIGTERM. `service_shop` is for `paceline worker`, with the
+recorder's port in `RECORDER`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from paceline import Tasks
 from paceline.dispatch.worker.dispatching import ThreadsExhausted
+from paceline.server.settings import Settings
 from paceline.server.worker import end_process
 from tests.faults.recorder import report
 from tests.faults.task_sites import temporal_of
@@ -79,6 +81,11 @@ def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks
         time.sleep(0 if Path(HEALED).exists() else 600)
 
     return tasks
+
+
+def service_shop(settings: Settings) -> Tasks:
+    """The tasks on the service's database."""
+    return shop(settings.database_url, int(os.environ["RECORDER"]))
 
 
 async def main(port: int, concurrency: int, threads: int, url: str, *temporal: str) -> None:

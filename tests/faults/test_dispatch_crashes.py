@@ -31,13 +31,6 @@ SHARED = 200 if is_thorough() else 80
 """Items of two workers, of which one is killed after the first thirty."""
 
 
-@pytest.fixture(params=DATABASES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'work.db'}"
-    return str(request.getfixturevalue("postgres_url"))
-
-
 @asynccontextmanager
 async def worker(url: str, point: str = "none") -> AsyncIterator[subprocess.Popen[bytes]]:
     """A worker process; ended, if it still runs, with the block."""

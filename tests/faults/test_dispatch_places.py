@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from paceline.dispatch.status import Status
 from paceline.testing import eventually
 from tests import temporal_namespaces
 from tests.faults.places_process import RATE, shop
-from tests.faults.recorder import Recorder, recording
+from tests.faults.recorder import Recorder
 from tests.faults.task_sites import SITES, Site
 
 ROOT = Path(__file__).parents[2]
@@ -37,12 +37,6 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
         return
     with temporal_namespaces.lent(request.getfixturevalue("temporal_address")) as namespace:
         yield Site(url, namespace)
-
-
-@pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    with recording(0) as recorder:
-        yield recorder
 
 
 @contextmanager
@@ -63,6 +57,26 @@ def worker(
         process.terminate()
         _, said = process.communicate(timeout=60)
         sys.stderr.write(said)
+
+
+@contextmanager
+def service_worker(site: Site, recorder: Recorder, role: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker of the service, which runs the same tasks on two threads."""
+    address, namespace = site.temporal or ("", "")
+    environment = os.environ | {
+        "PACELINE_DATABASE_URL": site.url,
+        "PACELINE_DISPATCH_THREADS": "2",
+        "RECORDER": str(recorder.port),
+    }
+    if address:
+        environment |= {"PACELINE_TEMPORAL_ADDRESS": address, "PACELINE_TEMPORAL_NAMESPACE": namespace}
+    words = ["-m", "paceline", "worker", role, "--domain", "tests.faults.places_process:service_shop"]
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 async def enqueue(site: Site, item_type: str, arguments: list[float]) -> None:
@@ -166,6 +180,23 @@ async def test_a_worker_whose_threads_are_all_held_hands_back_says_so_and_ends(
         healed.touch()
         with worker(site, recorder, healed=str(healed)):
             await eventually(lambda: completed(queue, "HANG", 6), within=60)
+
+
+@pytest.mark.parametrize(
+    ("site", "roles"),
+    [("postgresql", ["dispatch"]), ("temporal", ["exec", "dispatch"]), ("temporal", ["all"])],
+    indirect=["site"],
+)
+async def test_a_role_of_the_service_whose_threads_are_all_held_ends(
+    site: Site, recorder: Recorder, roles: list[str]
+) -> None:
+    await enqueue(site, "HANG", [0.0, 1.0, 2.0])
+    with ExitStack() as stack:
+        hung, *_ = [stack.enter_context(service_worker(site, recorder, role)) for role in roles]
+        _, said = await asyncio.to_thread(hung.communicate, timeout=60)
+    assert hung.returncode > 0
+    assert "2 threads are held by functions of HANG" in said
+    assert recorder.count() == 2
 
 
 async def test_workers_share_what_one_of_them_could_not_run_at_once(site: Site, recorder: Recorder) -> None:

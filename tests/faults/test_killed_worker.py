@@ -20,24 +20,11 @@ from paceline.dispatch.model import EnqueueRequest
 from paceline.dispatch.status import IN_FLIGHT, Status
 from paceline.testing import eventually
 from tests.faults.places_process import shop
-from tests.faults.recorder import Recorder, recording
+from tests.faults.recorder import Recorder
 
 ROOT = Path(__file__).parents[2]
 LONGEST_GAP = 3.0
 """Seconds without any start on the workers that live."""
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'work.db'}"
-    return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    with recording(0) as recorder:
-        yield recorder
 
 
 @contextmanager

@@ -19,25 +19,12 @@ from paceline.limits.stores.sql_plans import open_plans
 from paceline.testing import eventually
 from tests import temporal_namespaces
 from tests.faults.bank import largest
-from tests.faults.recorder import Recorder, recording
+from tests.faults.recorder import Recorder
 from tests.faults.start_limits_process import OTHER_SIDE, PLAN, PLAN_LIMIT, PLAN_SECONDS, RATE, shop
 
 ROOT = Path(__file__).parents[2]
 SIGHT = 0.95
 """Of a second: the recorder sees executions through a connection, which takes a moment; longer on a busy machine."""
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'work.db'}"
-    return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    with recording(0) as recorder:
-        yield recorder
 
 
 @contextmanager

@@ -23,13 +23,6 @@ ITEMS = 40
 """Of each task."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'work.db'}"
-    return str(request.getfixturevalue("postgres_url"))
-
-
 @contextmanager
 def worker(url: str, other_side: Recorder) -> Iterator[subprocess.Popen[str]]:
     """A worker process that works."""

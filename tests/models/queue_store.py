@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -48,12 +48,14 @@ from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
 from paceline.dispatch.turns import UNLIMITED, Places, in_turns, rotated
-from paceline.dispatch.worker.heartbeats import LOCAL, Worker, code_version, is_attended, of_type
+from paceline.dispatch.worker.heartbeats import LOCAL, Worker, code_version, of_type
 from paceline.dispatch.worker.processes import process_name
 from paceline.durations import EPOCH
 from paceline.errors import Conflict, InvalidInput, NotFound
+from tests.models.lock_lines import LockLines
 from tests.models.periodic_store import MemoryPeriodicStore
 from tests.models.queue_items import new_item
+from tests.models.queue_looks import history_of, stats_of
 from tests.models.worker_store import MemoryWorkerStore
 
 Key = tuple[str, str]
@@ -81,8 +83,7 @@ class MemoryQueueStore:
         self._audit_ids = itertools.count(1)
         self._served: dict[str, str] = {}
         self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._locks: dict[str, tuple[str, str]] = {}
-        """By name: the item that holds it, or is the next to."""
+        self._locks = LockLines(self._items, self._configs)
 
     # -- dispatching ---------------------------------------------------------------------------------------------
 
@@ -339,32 +340,22 @@ class MemoryQueueStore:
         now = self._now(now)
         taken = {}
         for claim in sorted(claims, key=lambda claim: str(claim.lock)):
-            key = claim.item_type, claim.item_id
-            holder = self._locks.setdefault(str(claim.lock), key)
-            taken[claim] = holder == key
-            item = self._held(claim)
-            if holder != key and item is not None:
+            holder = self._locks.take(claim)
+            taken[claim] = holder is None
+            if holder is not None and (item := self._held(claim)) is not None:
                 self._put(replace(item, status=Status.READY, due_at=IN_LINE_UNTIL, begun_at=None, updated_at=now))
                 detail = f"waits for the lock {claim.lock!r}, which {holder[0]} {holder[1]} holds"
+                key = claim.item_type, claim.item_id
                 self._log(*key, item.batch_id, Action.RELEASED, item.status, Status.READY, detail, now)
         return [taken[claim] for claim in claims]
 
     def _give_back(self, item: Item, now: datetime) -> None:
-        """If it holds its lock, the first in the line holds it now."""
-        if item.lock is None or self._locks.get(item.lock) != (item.item_type, item.item_id):
-            return
-        line = [
-            one
-            for one in self._items.values()
-            if one.lock == item.lock and one.status is Status.READY and one.due_at == IN_LINE_UNTIL
-        ]
-        if not line:
-            del self._locks[item.lock]
-            return
-        first = min(line, key=lambda one: (one.priority, one.execute_at, one.item_id))
-        self._put(replace(first, due_at=now, updated_at=now))
-        self._locks[item.lock] = first.item_type, first.item_id
-        self._bells[first.item_type].set()
+        """If it holds its lock, the first in the line that is not paused holds it now."""
+        due, holder = self._locks.give_back(item)
+        for one in due:
+            self._put(replace(one, due_at=now, updated_at=now))
+        if holder is not None:
+            self._bells[holder[0]].set()
 
     async def touch(self, claims: Sequence[Claim], *, begins: bool = False, now: datetime | None = None) -> list[bool]:
         now = self._now(now)
@@ -434,7 +425,11 @@ class MemoryQueueStore:
 
     async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
         self._configs[config.item_type] = config
-        self._log(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), self._now(now))
+        now = self._now(now)
+        self._log(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), now)
+        if not config.enabled:
+            for item in self._matching(config.item_type, ItemFilter(status=Status.READY)):
+                self._give_back(item, now)
         self._bells[config.item_type].set()
 
     async def change(
@@ -504,59 +499,13 @@ class MemoryQueueStore:
     async def queue_history(
         self, item_type: str, last: timedelta, horizon: timedelta, *, now: datetime | None = None
     ) -> QueueHistory:
-        now = self._now(now)
-        since = now - last
-        items = [item for key, item in self._items.items() if key[0] == item_type]
-        tried = [one for key, some in self._attempts.items() if key[0] == item_type for one in some]
-        recorded = {(key[1], one.began_at) for key, some in self._attempts.items() for one in some}
-        running = [item for item in items if item.status in (*IN_FLIGHT, Status.COMPLETED)]
-        begun = [item.begun_at for item in running if (item.item_id, item.begun_at) not in recorded]
-        begun += [one.began_at for one in tried]
-
-        def seconds(times: Iterable[datetime | None]) -> Counter[int]:
-            return Counter(int(at.timestamp()) for at in times if at is not None and at >= since)
-
-        return QueueHistory(
-            now,
-            seconds(item.created_at for item in items),
-            seconds(begun),
-            Counter((at - EPOCH) // timedelta(microseconds=1) for at in begun if at is not None and at >= since),
-            seconds(item.completed_at for item in items if item.status is Status.COMPLETED),
-            Counter(
-                (item.completed_at - EPOCH) // timedelta(microseconds=1)
-                for item in items
-                if item.status is Status.COMPLETED and item.completed_at is not None and item.completed_at >= since
-            ),
-            seconds(one.ended_at for one in tried),
-            seconds(item.updated_at for item in items if item.status is Status.DEAD_LETTER),
-            seconds(item.completed_at for item in items if item.status is Status.CANCELLED),
-            Counter(
-                int(item.due_at.timestamp())
-                for item in items
-                if (item.status is Status.READY or (item.status in IN_FLIGHT and item.begun_at is None))
-                and now < item.due_at <= now + horizon
-            ),
-        )
+        tried = {key: attempts for key, attempts in self._attempts.items() if key[0] == item_type}
+        return history_of(self._matching(item_type, ItemFilter()), tried, last, horizon, self._now(now))
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)
-        depth = Counter(item.status for item in self._items.values() if item.item_type == item_type)
-        mine = self._matching(item_type, ItemFilter())
-        in_flight = [item for item in mine if item.status in IN_FLIGHT]
-        held = [item for item in in_flight if item.begun_at is None]
-        waiting = [item for item in mine if item.status is Status.READY]
-        due = [item.due_at for item in [*waiting, *held] if item.due_at <= now]
         workers = of_type(await self.workers.workers(now=now), item_type)
-        return QueueStats(
-            item_type,
-            depth,
-            now - min(due) if due else None,
-            late=len(due),
-            held=len(held),
-            running=len(in_flight) - len(held),
-            workers=len(workers),
-            attended=is_attended(workers, item_type),
-        )
+        return stats_of(item_type, self._matching(item_type, ItemFilter()), workers, now)
 
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None

@@ -109,6 +109,43 @@ async def test_an_operator_who_moves_the_next_in_line_passes_the_lock_on(store: 
     assert last.item_id == "d"
 
 
+@pytest.mark.parametrize("when", ["it is next", "it is in line"])
+async def test_a_paused_item_holds_up_no_line(store: QueueStore, when: str) -> None:
+    await queued(store, "a", "b")
+    await queued(store, "c", item_type="OTHER")
+    (holder,) = await taken(store)
+    assert await taken(store, "PAY", "OTHER") == []
+    if when == "it is next":
+        await store.settle([after_success(holder)], now=T)
+        await store.change("PAY", {"enabled": False}, now=T)
+    else:
+        await store.change("PAY", {"enabled": False}, now=T)
+        await store.settle([after_success(holder)], now=T)
+    (other,) = await taken(store, "OTHER")
+    assert other.item_id == "c"
+    await store.change("PAY", {"enabled": True}, now=T)
+    assert await taken(store) == [], "the lock is taken"
+    await store.settle([after_success(other)], now=T)
+    (first,) = await taken(store)
+    assert first.item_id == "b"
+
+
+async def test_a_line_of_paused_items_runs_when_its_types_run_again(store: QueueStore) -> None:
+    await queued(store, "a", "b")
+    await queued(store, "c", item_type="OTHER")
+    (holder,) = await taken(store)
+    assert await taken(store, "PAY", "OTHER") == []
+    for item_type in ("PAY", "OTHER"):
+        await store.change(item_type, {"enabled": False}, now=T)
+    await store.settle([after_success(holder)], now=T)
+    await store.change("OTHER", {"enabled": True}, now=T)
+    (other,) = await taken(store, "OTHER")
+    await store.change("PAY", {"enabled": True}, now=T)
+    await store.settle([after_success(other)], now=T)
+    (first,) = await taken(store)
+    assert (other.item_id, first.item_id) == ("c", "b")
+
+
 async def test_claims_at_once_give_a_lock_to_one_of_them(store: QueueStore) -> None:
     names = [f"i{number:02}" for number in range(20)]
     await queued(store, *names)

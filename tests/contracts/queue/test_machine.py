@@ -147,6 +147,11 @@ class History:
                 outcomes.append(type(error))
         assert outcomes[0] == outcomes[1]
 
+    async def switch(self) -> None:
+        enabled = self.random.choice([True, False])
+        for store in self.stores:
+            await store.change("PAY", {"enabled": enabled}, now=self.now)
+
     async def check(self) -> None:
         model, store = [await store.items("PAY", None, 100, None) for store in self.stores]
         assert [_comparable(item) for item in model] == [_comparable(item) for item in store]
@@ -187,6 +192,7 @@ async def test_a_store_does_what_the_model_does(store: QueueStore, seed: int) ->
         history.prune,
         history.change,
         history.redirect,
+        history.switch,
     ]
     for _ in range(STEPS):
         history.now += history.random.choice([timedelta(0), SECOND])

@@ -63,6 +63,16 @@ async def test_a_result_is_kept_with_the_completion(store: QueueStore) -> None:
     assert (await get(store, "p000")).status is Status.COMPLETED
 
 
+async def test_a_result_brings_back_no_progress_of_the_attempt_before(store: QueueStore) -> None:
+    await store.enqueue(wants(1), now=T)
+    (first,) = await claims(store)
+    await store.record_progress([(first, HALF)], now=T)
+    await store.settle([after_failure(first, CONFIG, "boom")], now=T)
+    (second,) = await claims(store, now=T + MINUTE)
+    assert await store.settle([after_success(second, result_json="1")], now=T + MINUTE) == [True]
+    assert await store.report("PAY", "p000") == (None, "1")
+
+
 async def test_reports_go_with_their_items(store: QueueStore) -> None:
     await store.enqueue(wants(1), now=T)
     (claim,) = await claims(store)

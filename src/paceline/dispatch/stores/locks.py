@@ -3,6 +3,9 @@
 The row of a lock names the item that holds it, or that is the next to: it is claimed as any other item. An item that
 is claimed while another one holds its lock goes to the line, where no claim finds it. Whoever takes a lock, or gives it
 back, locks its row first: nobody comes to a line after the last look at it.
+
+Nobody waits for an item of a paused type: it is not the next to hold a lock, and comes back to the line when it is
+claimed again.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from paceline.dispatch.model import IN_LINE_UNTIL, Action, BatchSummary, Change,
 from paceline.dispatch.status import IN_FLIGHT, Status
 from paceline.dispatch.stores.following import Settle
 from paceline.dispatch.stores.rows import chunks, entry, of_items, write_audit
-from paceline.dispatch.stores.tables import LOCKED, among, lock, only, queue
+from paceline.dispatch.stores.tables import LOCKED, among, config, lock, only, queue
 from paceline.sql.schema import now as database_clock
 
 Key = tuple[str, str]
@@ -55,9 +58,17 @@ def _may_run(connection: sa.Connection, name: str, holder: Key) -> bool:
     """Whether the holder runs, or is the next to."""
     mine = of_items(holder[0], [holder[1]]) & (queue.c.lock_name == name)
     row = connection.execute(sa.select(queue.c.queue_status, queue.c.due_at).where(mine)).one_or_none()
-    if row is None:
-        return False
-    return row.queue_status in IN_FLIGHT or (row.queue_status == Status.READY and row.due_at < IN_LINE_UNTIL)
+    if row is None or row.queue_status in IN_FLIGHT:
+        return row is not None
+    is_due = row.queue_status == Status.READY and row.due_at < IN_LINE_UNTIL
+    return is_due and not _is_paused(connection, holder[0])
+
+
+def _is_paused(connection: sa.Connection, item_type: str) -> bool:
+    """Whether the type is paused. It is not until this transaction ends, if it is not now: `pass_on` then sees what
+    was decided here."""
+    enabled = sa.select(config.c.enabled).where(config.c.item_type == item_type).with_for_update(read=True)
+    return connection.execute(enabled).scalar_one_or_none() is False
 
 
 def _put_in_line(connection: sa.Connection, claim: Claim, holder: Key, now: datetime) -> None:
@@ -98,8 +109,17 @@ def give_back(connection: sa.Connection, keys: Iterable[Key], now: datetime | No
     return following
 
 
+def pass_on(connection: sa.Connection, item_type: str, now: datetime | None) -> set[str]:
+    """The type was paused: locks that its items are the next to hold go to the next in their lines. Returns the types
+    of those."""
+    same = (lock.c.item_type == queue.c.item_type) & (lock.c.item_id == queue.c.item_id)
+    is_next = (lock.c.item_type == item_type) & (queue.c.queue_status == Status.READY.value)
+    item_ids = connection.execute(sa.select(lock.c.item_id).join(queue, same).where(is_next)).scalars().all()
+    return give_back(connection, [(item_type, item_id) for item_id in item_ids], now)
+
+
 def _next_in_line(connection: sa.Connection, name: str, now: datetime) -> Key | None:
-    """The first in the line, which is due now; None if nobody waits."""
+    """The first in the line whose type is not paused; it is due now. None if nobody waits."""
     dialect = connection.dialect.name
     order = [only(LOCKED, column, dialect) for column in ("lock_name", "priority", "scheduled_exec_time", "item_id")]
     first = (
@@ -108,11 +128,14 @@ def _next_in_line(connection: sa.Connection, name: str, now: datetime) -> Key | 
         .order_by(*order)
         .limit(1)
     )
+    in_line = (queue.c.queue_status == Status.READY.value) & (queue.c.due_at == IN_LINE_UNTIL)
     while (row := connection.execute(first).one_or_none()) is not None:
-        waits = (queue.c.queue_status == Status.READY.value) & (queue.c.due_at == IN_LINE_UNTIL)
-        due = sa.update(queue).where(of_items(row.item_type, [row.item_id]), waits).values(due_at=now, updated_at=now)
+        is_paused = _is_paused(connection, row.item_type)
+        # All of a paused type leave the line at once.
+        these = order[0] == name if is_paused else queue.c.item_id == row.item_id
+        leaving = sa.update(queue).where(queue.c.item_type == row.item_type, these, among(LOCKED, dialect), in_line)
         # An operator may have cancelled it since it was read: then another one is the first.
-        if connection.execute(due).rowcount:
+        if connection.execute(leaving.values(due_at=now, updated_at=now)).rowcount and not is_paused:
             return row.item_type, row.item_id
     return None
 

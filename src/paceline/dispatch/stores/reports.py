@@ -57,6 +57,11 @@ def record_progress(
 
 _THIS = (report.c.item_type == sa.bindparam("b_type"), report.c.item_id == sa.bindparam("b_id"))
 _RESULT: dict[str, Any] = {"result_json": sa.bindparam("r_result")}
+_OF_THIS_CLAIM: dict[str, Any] = {
+    column.name: sa.case((report.c.claim_epoch == sa.bindparam("b_epoch"), column))
+    for column in (report.c.fraction, report.c.progress_text)
+}
+"""What an execution under an earlier claim reported is not about this one."""
 _PROGRESS: dict[str, Any] = {"fraction": sa.bindparam("r_fraction"), "progress_text": sa.bindparam("r_text")}
 
 
@@ -77,7 +82,7 @@ def _put(
         row = {"b_type": claim.item_type, "b_id": claim.item_id, "b_epoch": claim.epoch, "b_now": now} | values
         (old if (claim.item_type, claim.item_id) in existing else new).append(row)
     if old:
-        connection.execute(sa.update(report).where(*_THIS).values(columns), old)
+        connection.execute(sa.update(report).where(*_THIS).values(_OF_THIS_CLAIM | columns), old)
     if new:
         key: dict[str, Any] = {"item_type": sa.bindparam("b_type"), "item_id": sa.bindparam("b_id")}
         connection.execute(sa.insert(report).values(key | columns), new)

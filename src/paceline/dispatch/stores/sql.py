@@ -402,7 +402,7 @@ class SqlQueueStore:
 
     async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
         await self._retried(self._database.write, admin_queries.configure, config, now)
-        await self._notify(config.item_type)
+        await self._notify_configured(config, now)
 
     async def declare(
         self, config: DispatchConfig, *, only_new: bool = False, now: datetime | None = None
@@ -419,7 +419,8 @@ class SqlQueueStore:
         self, item_type: str, changes: Mapping[str, Any], *, create: bool = False, now: datetime | None = None
     ) -> DispatchConfig | None:
         config = await self._retried(self._database.write, admin_queries.change, item_type, changes, now, create)
-        await self._notify(item_type)
+        if config is not None:
+            await self._notify_configured(config, now)
         return config
 
     async def configs(self) -> list[DispatchConfig]:
@@ -546,6 +547,13 @@ class SqlQueueStore:
         if self._claims is not None:
             self._claims.reset_positions(item_type)
         await self._notify(item_type)
+
+    async def _notify_configured(self, config: DispatchConfig, now: datetime | None) -> None:
+        if not config.enabled:
+            # In a transaction of its own: one that gives a lock back locks the settings last.
+            for item_type in await self._database.write(locks.pass_on, config.item_type, now):
+                self._wake_dispatchers(item_type)
+        await self._notify(config.item_type)
 
     def _wakeup(self, item_type: str) -> asyncio.Event:
         event = self._wakeups.get(item_type)

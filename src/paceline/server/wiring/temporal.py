@@ -69,6 +69,7 @@ async def temporal_worker_group(
         schedules=schedules,
         sink=outcomes,
         limits=limits,
+        threads=settings.dispatch.threads,
         options=WorkerOptions(deployment=None if build is None else versioned(build), passed_through=app_packages()),
     )
 

@@ -66,9 +66,9 @@ async def dispatching_on_temporal(
         client,
         [domain.with_config(config) for domain, config in zip(registry, stored, strict=True)],
         outcomes,
+        places,
         limits=limits,
         concurrency=EXEC._replace(activities=concurrency),
-        places=places,
         options=options,
     )
     group = TemporalWorkerGroup(client, workers, version=options.version)

@@ -14,10 +14,18 @@ from temporalio.worker import Worker
 from paceline.dispatch.engines.temporal.dispatcher import DispatcherActivities
 from paceline.dispatch.engines.temporal.schedule import DispatchSchedules
 from paceline.dispatch.engines.temporal.versioning import make_current_if_first
-from paceline.dispatch.engines.temporal.workers import WorkerOptions, dispatch_worker, exec_workers, init_worker
+from paceline.dispatch.engines.temporal.workers import (
+    EXEC,
+    WorkerOptions,
+    dispatch_worker,
+    exec_workers,
+    init_worker,
+)
 from paceline.dispatch.ports import OutcomeSink
 from paceline.dispatch.registry import Domain
 from paceline.dispatch.start_limits import StartLimits
+from paceline.dispatch.worker.dispatching import end_when
+from paceline.dispatch.worker.places import DEFAULT_THREADS, Places
 from paceline.errors import StoreUnavailable
 
 ROLES = ("dispatch", "init", "exec")
@@ -31,12 +39,14 @@ class TemporalWorkerGroup:
         client: Client,
         workers: Sequence[Worker],
         *,
+        places: Places | None = None,
         schedules: DispatchSchedules | None = None,
         intervals: Mapping[str, float] | None = None,
         version: WorkerDeploymentVersion | None = None,
     ) -> None:
         self._client = client
         self._workers = list(workers)
+        self._places = places or Places()
         self._schedules = schedules
         self._intervals = dict(intervals or {})
         self._version = version
@@ -52,11 +62,13 @@ class TemporalWorkerGroup:
         schedules: DispatchSchedules,
         sink: OutcomeSink,
         limits: StartLimits | None = None,
+        threads: int = DEFAULT_THREADS,
         options: WorkerOptions | None = None,
     ) -> TemporalWorkerGroup:
         """The worker group for some `ROLES`: one dispatch worker, one init worker and one exec worker per task queue.
-        The domains' configs are those in force."""
+        The domains' configs are those in force; `threads` of their executions run plain functions."""
         options = options or WorkerOptions()
+        places = Places(EXEC.activities * len(domains), threads)
         workers: list[Worker] = []
         intervals: dict[str, float] = {}
         if "dispatch" in roles:
@@ -67,8 +79,8 @@ class TemporalWorkerGroup:
             for queue, members in groupby(preparing, _init_queue):
                 workers.append(init_worker(client, queue, list(members), options=options))
         if "exec" in roles:
-            workers += exec_workers(client, domains, sink, limits=limits, options=options)
-        return cls(client, workers, schedules=schedules, intervals=intervals, version=options.version)
+            workers += exec_workers(client, domains, sink, places, limits=limits, options=options)
+        return cls(client, workers, places=places, schedules=schedules, intervals=intervals, version=options.version)
 
     @property
     def task_queues(self) -> list[str]:
@@ -76,20 +88,25 @@ class TemporalWorkerGroup:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until `stop` is set, then takes no more and lets what is in flight finish, within the workers' grace.
-        Raises if one of the workers fails for good."""
+        Raises if one of the workers fails for good.
+
+        Raises:
+            ThreadsExhausted: all threads are held by functions that ran beyond their time-outs.
+        """
         running = [asyncio.create_task(worker.run()) for worker in self._workers]
         settled = asyncio.create_task(self._settle_in())
         stopped = asyncio.create_task(stop.wait())
+        exhausted = asyncio.create_task(end_when(self._places.exhausted))
         try:
-            waiting = {*running, settled, stopped}
+            waiting = {*running, settled, stopped, exhausted}
             while not stopped.done():
                 ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
                     task.result()
         finally:
-            for task in (settled, stopped):
+            for task in (settled, stopped, exhausted):
                 task.cancel()
-            await asyncio.gather(settled, stopped, return_exceptions=True)
+            await asyncio.gather(settled, stopped, exhausted, return_exceptions=True)
             await asyncio.gather(*(worker.shutdown() for worker in self._workers))
             await asyncio.gather(*running, return_exceptions=True)
 

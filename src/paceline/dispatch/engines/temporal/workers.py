@@ -111,14 +111,13 @@ def exec_workers(
     client: Client,
     domains: Sequence[Domain],
     sink: OutcomeSink,
+    places: Places,
     *,
     limits: StartLimits | None = None,
     concurrency: Concurrency = EXEC,
-    places: Places | None = None,
     options: WorkerOptions | None = None,
 ) -> list[Worker]:
     """One `exec_worker` per task queue of the domains. Together they have the places."""
-    places = places or Places(concurrency.activities * len(domains))
     queues: dict[str, list[Domain]] = {}
     for domain in domains:
         queues.setdefault(domain.config.exec_task_queue, []).append(domain)
