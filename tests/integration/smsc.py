@@ -38,6 +38,8 @@ class Submitted(NamedTuple):
     validity: str
     wants_receipt: bool
     coding: int
+    source_type: tuple[int, int]
+    """Its type of number and numbering plan."""
 
 
 class Smsc:
@@ -56,6 +58,9 @@ class Smsc:
         self.answers = asyncio.Event()
         """Cleared: it hangs."""
         self.answers.set()
+        self.decimal_receipts = False
+        """Whether receipts name messages by decimal numbers, in their text alone, and answers by hexadecimal ones."""
+        self.enquiries = 0
         self.reports_first = False
         """Whether a receipt is sent before the answer to its message."""
         self.submitted: list[Submitted] = []
@@ -73,6 +78,19 @@ class Smsc:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def write(self, source: str, text: str, coding: int, header: bytes = b"", kind: int = 1) -> None:
+        """Delivers what a person has written to every client."""
+        data = header + (text.encode(ENCODINGS[coding]) if coding else septets_of(text))
+        body = bytes((0, kind, 1)) + source.encode() + b"\0\0\0Shop\0" + bytes([0x40 if header else 0, 0, 0])
+        body += b"\0\0" + bytes([0, 0, coding, 0, len(data)]) + data
+        for writer in self.sessions:
+            writer.write(_pdu(DELIVER_SM, ESME_ROK, next(self._sequence), body))
+
+    def write_unreadable(self) -> None:
+        """Delivers what is no message."""
+        for writer in self.sessions:
+            writer.write(_pdu(DELIVER_SM, ESME_ROK, next(self._sequence), b"\0\1"))
 
     def cut_all(self) -> None:
         """Closes every connection without an unbind."""
@@ -111,6 +129,7 @@ class Smsc:
                 self.sessions.add(writer)
             return status == ESME_ROK
         if command == ENQUIRE_LINK:
+            self.enquiries += 1
             writer.write(_pdu(command | RESPONSE, ESME_ROK, sequence))
         elif command == SUBMIT_SM and writer not in self.sessions:
             writer.write(_pdu(command | RESPONSE, ESME_RINVBNDSTS, sequence))
@@ -137,7 +156,8 @@ class Smsc:
         report = b""
         if message.wants_receipt and not status:
             state = self.states.get(message.destination, "DELIVRD")
-            report = _receipt(next(self._sequence), message, message_id, state)
+            named = str(int(message_id, 16)) if self.decimal_receipts else message_id
+            report = _receipt(next(self._sequence), message, named, state, tells=not self.decimal_receipts)
         # Answers need not keep the order of their requests.
         task = asyncio.get_running_loop().create_task(
             self._write_later(writer, report + answer if self.reports_first else answer + report)
@@ -161,6 +181,7 @@ def _pdu(command: int, status: int, sequence: int, body: bytes = b"") -> bytes:
 
 def _submitted(body: bytes) -> Submitted:
     _, rest = body.split(b"\0", 1)
+    source_type = rest[0], rest[1]
     source, rest = rest[2:].split(b"\0", 1)
     destination, rest = rest[2:].split(b"\0", 1)
     _, validity, rest = rest[3:].split(b"\0", 2)
@@ -172,7 +193,15 @@ def _submitted(body: bytes) -> Submitted:
             text = tlvs[4 : 4 + size]
         tlvs = tlvs[4 + size :]
     decoded = text.decode(ENCODINGS[coding]) if coding else read_septets(text)
-    return Submitted(source.decode(), destination.decode(), decoded, validity.decode(), bool(registered & 1), coding)
+    return Submitted(
+        source.decode(), destination.decode(), decoded, validity.decode(), bool(registered & 1), coding, source_type
+    )
+
+
+def septets_of(text: str) -> bytes:
+    """The inverse of `read_septets`."""
+    escaped = {character: bytes((0x1B, septet)) for septet, character in ESCAPED.items()}
+    return b"".join(escaped.get(character) or bytes((GSM.index(character),)) for character in text)
 
 
 def read_septets(text: bytes) -> str:
@@ -181,12 +210,14 @@ def read_septets(text: bytes) -> str:
     return "".join(ESCAPED[next(septets)] if septet == 0x1B else GSM[septet] for septet in septets)
 
 
-def _receipt(sequence: int, message: Submitted, message_id: str, state: str) -> bytes:
-    """A `deliver_sm` whose text and optional parameters agree, as SMSCs send it (appendix B)."""
+def _receipt(sequence: int, message: Submitted, message_id: str, state: str, *, tells: bool) -> bytes:
+    """A `deliver_sm` as SMSCs send it (appendix B); one that `tells` has optional parameters, which say the same."""
     dates = "submit date:2611160900 done date:2611160901"
     text = f"id:{message_id} sub:001 dlvrd:001 {dates} stat:{state} err:000 text:{message.text[:20]}".encode()[:254]
     body = b"\0\1\1" + message.destination.encode() + b"\0\5\0" + message.source.encode() + b"\0"
     body += b"\4\0\0\0\0\0\0\0\0" + bytes([len(text)]) + text
+    if not tells:
+        return _pdu(DELIVER_SM, ESME_ROK, sequence, body)
     body += struct.pack(">2H", RECEIPTED_MESSAGE_ID, len(message_id) + 1) + message_id.encode() + b"\0"
     body += struct.pack(">2HB", MESSAGE_STATE, 1, STATES[state])
     return _pdu(DELIVER_SM, ESME_ROK, sequence, body)

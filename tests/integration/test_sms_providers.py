@@ -243,7 +243,7 @@ def test_providers_are_named_in_the_settings() -> None:
     (entry,) = open_providers(Settings.load(sms=sms | unnamed)).providers
     assert (entry.name, type(entry.provider)) == ("test_sms_providers", Scripted)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"providers": "smpp"}, "none of webhook, twilio, console"),
+        ({"providers": "smsc"}, "none of webhook, twilio, smpp, console"),
         ({"providers": "a=b"}, "package.module:attribute"),
         ({"providers": "a=no_such_module:b"}, "can't be imported"),
         ({"providers": "a=json:dumps"}, "can't be made"),

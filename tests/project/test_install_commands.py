@@ -32,7 +32,7 @@ READ = (
     "apps",
 )
 """And not `Makefile`, `.github` and `tests`, which install tools for developers."""
-FOREIGN = {"fastapi", "pytest", "smpp34", "uvicorn"}
+FOREIGN = {"fastapi", "pytest", "uvicorn"}
 """What else a reader is told to install. Check who publishes a name before you add it."""
 
 COMMAND = re.compile(r"\b(?:pip|pipx|uv tool) install\b|\buv add\b|\b(?:poetry|pdm|rye) add\b")

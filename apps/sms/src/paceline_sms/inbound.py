@@ -5,16 +5,20 @@ A message is a word only if it holds nothing else. Case, accents, punctuation an
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from paceline.errors import ConfigurationError
+from paceline_sms.recipients import masked
 
 LONGEST_WORD = 100
 LONGEST_REPLY = 1600
 LONGEST_ID = 128
+
+_log = logging.getLogger(__name__)
 
 
 class Word(StrEnum):
@@ -90,6 +94,23 @@ class InboundWords:
     def reply_to(self, word: Word | None) -> str:
         """The answer; empty if there is none."""
         return "" if word is None else self._replies[word]
+
+
+class InboundStore(Protocol):
+    """Where messages of people are noted."""
+
+    async def receive_inbound(self, provider: str, message: Inbound, word: Word | None) -> bool:
+        """Notes a message; False if it was noted before."""
+        ...
+
+
+async def received(store: InboundStore, words: InboundWords, provider: str, message: Inbound) -> str:
+    """Notes a message that a provider has received for us, and enters or removes an opt-out. Returns the reply."""
+    word = words.find(message.text)
+    if await store.receive_inbound(provider, message, word):
+        what = "a message" if word is None else word.upper()
+        _log.info("%s received %s from %s", provider, what, masked(message.phone))
+    return words.reply_to(word)
 
 
 def plain_words(text: str) -> str:

@@ -150,10 +150,11 @@ class Unavailable(PacelineError):
 
 
 class Provider(Protocol):
-    """Sends messages. It may also have `async close()`, `receipt(headers, url, body)` for the delivery receipts that
-    arrive at `/api/receipts/{name}`, and `receipts()`, an asynchronous generator, for those that arrive over its own
-    connection; `inbound(headers, url, body)` for the messages of people that arrive at `/api/inbound/{name}`, and
-    `reply(text)` for the answer. Its attribute `on_unknown` is `hold` unless it says `resend` or `fail`."""
+    """Sends messages. It may also have `async close()`; `receipt(headers, url, body)` for the delivery receipts that
+    arrive at `/api/receipts/{name}`; `inbound(headers, url, body)` for the messages of people that arrive at
+    `/api/inbound/{name}`, and `reply(text)` for the answer; and `receipts()`, an asynchronous generator, for receipts,
+    and messages of people as `Inbound`, that arrive over its own connection. Its attribute `on_unknown` is `hold`
+    unless it says `resend` or `fail`."""
 
     async def send(self, message: SmsMessage) -> Accepted | Rejected | Unknown:
         """Returns when the provider has accepted the message, or rejected it for good, or when nobody can know.

@@ -11,15 +11,20 @@ import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from paceline.circuit_breaker import BreakerPolicy
 from paceline.downstream.downstream import Downstream
 from paceline.downstream.first_of import FirstOf
-from paceline.errors import StoreError
+from paceline.errors import RateLimitExceeded, StoreError
+from paceline_sms.inbound import Inbound
 from paceline_sms.provider import Accepted, OnUnknown, Provider, Rejected, SmsMessage, Unavailable, Unknown
+from paceline_sms.recipients import masked
+from paceline_sms.segments import count_segments
 
 CALL_TIMEOUT = 10.0
+REPLY_LIFE = timedelta(hours=1)
 MARGIN_SECONDS = 1.0
 """What a call may take beyond its timeout."""
 BREAKER = BreakerPolicy(failures=5, first_pause=0.5, longest_pause=5.0)
@@ -102,6 +107,18 @@ class ProviderChain:
             _log.exception("provider %s failed", entry.name, extra={"message_id": message.id})
             return Unknown(f"the provider failed: {type(error).__name__}")
         return result
+
+    async def reply(self, entry: NamedProvider, message: Inbound, text: str) -> None:
+        """Answers a person by the provider that received the message, once, at its pace."""
+        deadline = datetime.now(UTC) + REPLY_LIFE
+        sms = SmsMessage(message.inbound_id, message.phone, text, count_segments(text).number, 1, deadline, 0)
+        try:
+            async with entry.downstream.call(timeout=self._timeout):
+                result: object = await self.call(entry, sms)
+        except (Unavailable, RateLimitExceeded, StoreError) as error:
+            result = error
+        if not isinstance(result, Accepted):
+            _log.warning("the reply to %s was not sent: %s", masked(message.phone), result)
 
     async def is_available(self) -> bool:
         """Whether some provider is not paused, and its breaker closed.

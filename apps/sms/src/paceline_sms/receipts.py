@@ -19,6 +19,7 @@ from paceline.messaging import (
     process_until_stopped,
     wait_for_stop,
 )
+from paceline_sms.inbound import Inbound
 from paceline_sms.ports import NotificationObserver, Receipt
 from paceline_sms.provider import Unavailable
 
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReceiptReader:
-    """Stores the receipts that `receipts` yields, until it is stopped.
+    """Stores the receipts, and takes the messages of people, that `receipts` yields, until it is stopped.
 
     While the provider or the store is unavailable, it retries.
     """
@@ -42,8 +43,9 @@ class ReceiptReader:
     def __init__(
         self,
         provider: str,
-        receipts: Callable[[], AsyncIterator[Receipt]],
+        receipts: Callable[[], AsyncIterator[Receipt | Inbound]],
         note: Callable[[Receipt], Awaitable[float | None]],
+        take: Callable[[Inbound], Awaitable[None]],
         observer: NotificationObserver,
         *,
         first_pause: float = FIRST_PAUSE,
@@ -53,6 +55,8 @@ class ReceiptReader:
         self._note = note
         """Returns the seconds since the message was sent: None if no such message is known, negative if the receipt
         changes nothing."""
+        self._take = take
+        """What becomes of messages of people; the next one is read when it is done."""
         self._observer = observer
         self._first_pause = first_pause
         self._waiting: set[asyncio.Task[None]] = set()
@@ -82,11 +86,25 @@ class ReceiptReader:
             try:
                 async for receipt in self._receipts():
                     pause = self._first_pause
-                    await self._add(receipt._replace(provider=self._provider), stop)
+                    if isinstance(receipt, Receipt):
+                        await self._add(receipt._replace(provider=self._provider), stop)
+                    else:
+                        await self._take_inbound(receipt, stop)
             except Unavailable as error:
                 _log.warning("receipts of %s wait: %s", self._provider, error)
             await wait_for_stop(stop, pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _take_inbound(self, message: Inbound, stop: asyncio.Event) -> None:
+        while True:
+            try:
+                await self._take(message)
+                return
+            except StoreError as error:
+                _log.warning("a message that %s received waits: %s", self._provider, error)
+            if await wait_for_stop(stop, LONGEST_PAUSE):
+                # Not acknowledged: the provider delivers it again.
+                raise Unavailable("it stops before a message is noted")
 
     async def _add(self, receipt: Receipt, stop: asyncio.Event) -> None:
         if len(self._waiting) >= MAX_WAITING:

@@ -51,6 +51,9 @@ _SEPTETS = {character: (number,) for number, character in enumerate(_ALPHABET) i
 }
 
 
+_CHARACTERS = {septets: character for character, septets in _SEPTETS.items()}
+
+
 class Segments(NamedTuple):
     """The encoding of a text and the number of segments it takes."""
 
@@ -77,6 +80,14 @@ def encoding_of(text: str) -> Encoding:
 def encoded(text: str) -> bytes:
     """The user data of `text` as one piece: a septet per byte, or UTF-16."""
     return _encoded(text, encoding_of(text))
+
+
+def decoded(data: bytes) -> str:
+    """The text of user data in GSM-7, a septet per byte; `?` stands for what the alphabet does not have."""
+    septets = iter(data)
+    return "".join(
+        _CHARACTERS.get((septet, next(septets, 0)) if septet == _ESCAPE else (septet,), "?") for septet in septets
+    )
 
 
 def parts_of(text: str, reference: int) -> list[bytes]:

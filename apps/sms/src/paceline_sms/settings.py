@@ -17,7 +17,7 @@ class SmsSettings(Section):
     """The notification application."""
 
     providers: str = ""
-    """The providers, in order of preference, with commas: `webhook`, `twilio`, `console`,
+    """The providers, in order of preference, with commas: `webhook`, `twilio`, `smpp`, `console`,
     `name=package.module:attribute`, or `package.module:attribute`, whose name is `module`.
     Empty: the webhook, if its URL is set, else the console."""
     provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
@@ -45,6 +45,19 @@ class SmsSettings(Section):
     twilio_inbound_url: ProviderUrl | None = None
     """The URL that Twilio calls with messages of people: the public address of `/api/inbound/twilio`. Unset: the
     address that the request came to."""
+    smpp_url: str | None = Field(None, pattern=r"^smpps?://[^/@\s]+$")
+    """`smpp://host:port` of an SMSC; `smpps://` with TLS. Unset: there is none."""
+    smpp_system_id: str | None = Field(None, max_length=15)
+    smpp_password: SecretStr | None = None
+    smpp_system_type: str = Field("", max_length=12)
+    smpp_from: str = Field("", pattern=r"^(\+?[0-9]{1,20}|[A-Za-z0-9 ._-]{1,11})?$")
+    """A number with `+`, a short code or a name of up to 11 characters. Empty: the SMSC's default."""
+    smpp_window: int = Field(10, ge=1, le=1000)
+    """Messages of a process that the SMSC has not answered yet."""
+    smpp_enquire_seconds: float = Field(30.0, ge=1, le=3600)
+    """How often the SMSC is asked whether it is there."""
+    smpp_hexadecimal_ids: bool = False
+    """The SMSC gives its ids in hexadecimal, and names them in receipts as decimal numbers."""
     inbound_words: JsonLists = Field(default_factory=dict)
     """Words that people send, a JSON object of lists: `{"stop": ["STOP", "BAJA"]}`. A list replaces the default words
     of `stop`, `start` or `help`."""

@@ -11,6 +11,7 @@ from paceline.errors import InvalidInput, StoreUnavailable
 from paceline.messaging import LogEntry, Record
 from paceline.testing import eventually
 from paceline_sms import receipts
+from paceline_sms.inbound import Inbound
 from paceline_sms.ports import NullObserver, Receipt
 from paceline_sms.provider import Unavailable
 from paceline_sms.receipts import EARLY_TRIES, EarlyReceipt, EarlyReceipts, ReceiptReader
@@ -20,10 +21,10 @@ class Connection:
     """A provider whose connection brings what is in `arriving`; an exception ends it."""
 
     def __init__(self) -> None:
-        self.arriving: asyncio.Queue[Receipt | Exception] = asyncio.Queue()
+        self.arriving: asyncio.Queue[Receipt | Inbound | Exception] = asyncio.Queue()
         self.opened = 0
 
-    async def receipts(self) -> AsyncIterator[Receipt]:
+    async def receipts(self) -> AsyncIterator[Receipt | Inbound]:
         self.opened += 1
         while True:
             arrived = await self.arriving.get()
@@ -41,6 +42,7 @@ class Messages(NullObserver):
         """Messages that become known after this many lookups."""
         self.noted: list[Receipt] = []
         self.observed: list[tuple[str, bool | None, float]] = []
+        self.taken: list[Inbound] = []
         self.unknown = 0
         self.is_away = False
 
@@ -55,6 +57,11 @@ class Messages(NullObserver):
         self.noted.append(receipt)
         return 0.5
 
+    async def take(self, message: Inbound) -> None:
+        if self.is_away:
+            raise StoreUnavailable
+        self.taken.append(message)
+
     def receipt(self, provider: str, delivered: bool | None, seconds: float) -> None:
         self.observed.append((provider, delivered, seconds))
 
@@ -66,7 +73,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def begin(connection: Connection, messages: Messages) -> tuple[asyncio.Task[None], asyncio.Event]:
-    reader = ReceiptReader("smpp", connection.receipts, messages.note, messages, first_pause=0.001)
+    reader = ReceiptReader("smpp", connection.receipts, messages.note, messages.take, messages, first_pause=0.001)
     stop = asyncio.Event()
     return asyncio.create_task(reader.run(stop)), stop
 
@@ -186,3 +193,18 @@ def test_an_early_receipt_waits_longer_than_a_provider_may_take_to_answer() -> N
     assert sum(EarlyReceipt(receipt, tries).pause.total_seconds() for tries in range(EARLY_TRIES)) >= 300
     with pytest.raises(InvalidInput):
         EarlyReceipt.from_record_value('{"receipt": [], "tries": 0}')
+
+
+async def test_a_message_of_a_person_is_taken_before_the_next_one_is_read() -> None:
+    connection, messages = Connection(), Messages()
+    messages.is_away = True
+    running, stop = await begin(connection, messages)
+    first, second = (Inbound(name, "+491701234567", "STOP") for name in ("1", "2"))
+    connection.arriving.put_nowait(first)
+    connection.arriving.put_nowait(second)
+    await eventually(lambda: connection.arriving.qsize() == 1, within=10)
+    assert messages.taken == []
+    messages.is_away = False
+    await eventually(lambda: messages.taken == [first, second], within=10)
+    stop.set()
+    await running

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline_sms import SmsMessage
 from paceline_sms.graphemes import clusters
-from paceline_sms.segments import Encoding, count_segments, encoded, parts_of
+from paceline_sms.segments import Encoding, count_segments, decoded, encoded, parts_of
 from tests.integration.smsc import read_septets
 
 GSM, UCS = Encoding.GSM_7, Encoding.UCS_2
@@ -93,3 +93,12 @@ def test_one_character_is_one_cluster(text: str) -> None:
 
 def test_clusters_are_told_apart() -> None:
     assert clusters("🇩🇪🇫🇷👍👍🏽\r\nab") == ["🇩🇪", "🇫🇷", "👍", "👍🏽", "\r", "\n", "a", "b"]
+
+
+@given(st.text(alphabet="Grüße für 5 €{}[]~^\\|ΩΔ\n\f"))
+def test_user_data_in_gsm_7_is_read_back(text: str) -> None:
+    assert decoded(encoded(text)) == text
+
+
+def test_user_data_that_ends_too_early_is_read_as_far_as_it_goes() -> None:
+    assert decoded(b"\x41\x1b") == "A?"

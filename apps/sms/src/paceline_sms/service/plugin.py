@@ -12,7 +12,7 @@ from paceline.server.settings import Settings
 from paceline.server.shapes.search import Found
 from paceline_sms.dead_letters import dead_letter_topic
 from paceline_sms.service.wiring.notifications import Notifications, open_notifications, prune_notifications
-from paceline_sms.service.wiring.sms_providers import HTTP_PROVIDERS, provider_places
+from paceline_sms.service.wiring.sms_providers import PROVIDERS, provider_places
 from paceline_sms.settings import SmsSettings
 
 
@@ -25,7 +25,7 @@ def message_extras(settings: Settings) -> Iterator[str]:
 
 def extras(settings: Settings) -> Iterator[str]:
     places = provider_places(settings)
-    if any(provider in HTTP_PROVIDERS for provider, place in places.items() if place is None):
+    if any(provider in PROVIDERS for provider, place in places.items() if place is None):
         yield "sms"
     elif settings.section(SmsSettings).opensearch_url is not None:
         yield "httpx"  # which `sms` brings, too

@@ -11,6 +11,7 @@ from paceline.server.cli.doctor import servers
 from paceline.server.cli.doctor.finding import Finding
 from paceline.server.settings import Settings
 from paceline_sms.service import doctor as sms
+from tests.integration.smsc import smsc
 
 TWILIO = {"twilio_account_sid": "AC1", "twilio_auth_token": "pa55-w0rd", "twilio_from": "+15005550006"}
 NOWHERE = "http://127.0.0.1:1"
@@ -28,6 +29,7 @@ async def found(**settings: Any) -> list[Finding]:
         ({"providers": "nobody"}, "PACELINE_SMS_PROVIDERS: 'nobody' is none of"),
         ({"providers": "webhook"}, "PACELINE_SMS_WEBHOOK_URL: is needed"),
         ({"providers": "twilio"}, "PACELINE_SMS_TWILIO_ACCOUNT_SID: is needed"),
+        ({"providers": "smpp"}, "PACELINE_SMS_SMPP_URL: is needed"),
         ({"provider_rates": "nobody=1"}, "PACELINE_SMS_PROVIDER_RATES: nobody is not among"),
     ],
 )
@@ -71,3 +73,14 @@ async def test_a_provider_that_can_t_be_reached_is_a_failure(
     (finding,) = await found(**settings)
     assert (finding.ok, finding.advice) == (False, f"check {variable} and that the provider runs")
     assert f"{NOWHERE}: can't be reached" in finding.summary
+
+
+async def test_an_smsc_is_bound_and_left() -> None:
+    async with smsc() as center:
+        account = {"providers": "smpp", "smpp_url": f"smpp://{center.address}", "smpp_system_id": "paceline"}
+        assert await found(**account, smpp_password="secret") == [
+            Finding("sms provider", True, "smpp: it takes the bind")
+        ]
+        (refused,) = await found(**account, smpp_password="another")
+        assert (refused.ok, "the bind is refused" in refused.summary) == (False, True)
+        assert (center.binds, center.unbinds) == (1, 1)

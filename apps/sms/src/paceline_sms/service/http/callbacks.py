@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,8 @@ from paceline.errors import InvalidInput, NotFound
 from paceline.server.http.body import read
 from paceline.server.http.parameters import api_router, path
 from paceline.server.http.problem import Problem, documented
-from paceline_sms.inbound import Inbound, Reply
+from paceline_sms.inbound import Inbound, Reply, received
 from paceline_sms.receipts import EarlyReceipt
-from paceline_sms.recipients import masked
 from paceline_sms.service.http.notifications import name_outages
 from paceline_sms.service.http.parts import gateway_of
 
@@ -31,7 +29,6 @@ REPLY = {
 }
 
 router = api_router("/api", "notifications")
-_log = logging.getLogger(__name__)
 
 
 @router.post(
@@ -71,14 +68,10 @@ async def inbound(request: Request) -> Response:
     and get an empty reply. A message that is delivered again gets the same reply and changes nothing."""
     gateway, name = gateway_of(request), request.path_params["provider"]
     message: Inbound = await _read_signed(request, _reader(request, "inbound"))
-    word = gateway.inbound_words.find(message.text)
     with name_outages():
-        is_new = await gateway.messages.receive_inbound(name, message, word)
-    if is_new:
-        what = "a message" if word is None else word.upper()
-        _log.info("%s received %s from %s", name, what, masked(message.phone))
+        text = await received(gateway.messages, gateway.inbound_words, name, message)
     render: Callable[[str], Reply] = getattr(gateway.providers.get(name), "reply", reply_as_json)
-    reply = render(gateway.inbound_words.reply_to(word))
+    reply = render(text)
     return Response(reply.body, media_type=reply.media_type)
 
 

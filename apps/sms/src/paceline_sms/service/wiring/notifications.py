@@ -32,11 +32,11 @@ from paceline_sms.consumer import GROUP, Consumer
 from paceline_sms.dead_letters import dead_letter_topic
 from paceline_sms.execution import MessageExecution
 from paceline_sms.expiry import Expirer
-from paceline_sms.inbound import InboundWords
+from paceline_sms.inbound import Inbound, InboundWords, received
 from paceline_sms.intake import Intake
 from paceline_sms.items import dispatch_configs
 from paceline_sms.ports import NotificationObserver, NullObserver
-from paceline_sms.provider_chain import ProviderChain
+from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.quiet_hours import QuietHours
 from paceline_sms.readers import Readers
 from paceline_sms.receipts import EarlyReceipts, ReceiptReader, early_topic
@@ -283,10 +283,12 @@ def _start_readers(
     early = partial(outbox.read, early_topic(sms.topic), "receipts")
     readers.start("early receipts", EarlyReceipts(early, messages, observer).run)
     readers.start("sweep", Sweep(messages, observer, _progress(settings)).run)
-    note = messages.receive
+    words = InboundWords(sms.inbound_words, sms.inbound_replies)
     for entry in providers.providers:
         if (receipts := getattr(entry.provider, "receipts", None)) is not None:
-            readers.start(f"receipts of {entry.name}", ReceiptReader(entry.name, receipts, note, observer).run)
+            take = partial(_take_inbound, messages, words, providers, entry)
+            reader = ReceiptReader(entry.name, receipts, messages.receive, take, observer)
+            readers.start(f"receipts of {entry.name}", reader.run)
     events, copies = sms.events_topic, None
     if sms.opensearch_url is not None:
         # Imported here: it needs an HTTP client, which is an extra.
@@ -299,6 +301,14 @@ def _start_readers(
     analytics = AttemptReader(lambda: log.read(events, ANALYTICS_GROUP), SqlAnalyticsStore(shared), copies=copies)
     readers.start("analytics", analytics.run)
     _start_relays(readers, settings, log, outbox)
+
+
+async def _take_inbound(
+    messages: SqlDeliveryStore, words: InboundWords, providers: ProviderChain, entry: NamedProvider, message: Inbound
+) -> None:
+    """Takes a message that came over a provider's own connection. The reply is sent once, at the provider's pace."""
+    if reply := await received(messages, words, entry.name, message):
+        await providers.reply(entry, message, reply)
 
 
 def _progress(settings: Settings) -> LogProgress | None:

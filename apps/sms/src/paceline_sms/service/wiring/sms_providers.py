@@ -12,9 +12,10 @@ from paceline.server.wiring.database import embedded_url
 from paceline_sms.provider import OnUnknown, Provider
 from paceline_sms.provider_chain import NamedProvider, ProviderChain, provider_downstream
 from paceline_sms.providers.console import ConsoleProvider
+from paceline_sms.providers.smpp import SmppProvider
 from paceline_sms.settings import SmsSettings
 
-HTTP_PROVIDERS = ("webhook", "twilio")
+PROVIDERS = ("webhook", "twilio", "smpp")
 """paceline's own providers that need the extra `sms`."""
 EVERY = ""
 """Stands for every provider, in `PACELINE_SMS_ON_UNKNOWN`."""
@@ -116,9 +117,11 @@ def _built_in(name: str, settings: Settings) -> Provider:
     sms = settings.section(SmsSettings)
     if name == "console":
         return ConsoleProvider()
-    if name not in HTTP_PROVIDERS:
-        raise _wrong(f"{name!r} is none of webhook, twilio, console; write your own as {name}=package.module:attribute")
+    if name not in PROVIDERS:
+        raise _wrong(f"{name!r} is none of {', '.join(PROVIDERS)}, console; write your own as {name}=module:attribute")
     require(f"the SMS provider {name}", "sms")
+    if name == "smpp":
+        return open_smpp(sms)
     calls: dict[str, Any] = {
         "timeout": sms.timeout_seconds,
         "log_texts": sms.log_texts,
@@ -150,6 +153,24 @@ def _built_in(name: str, settings: Settings) -> Provider:
         receipts_url=sms.twilio_receipts_url,
         inbound_url=sms.twilio_inbound_url,
         **calls,
+    )
+
+
+def open_smpp(sms: SmsSettings) -> SmppProvider:
+    """The provider `smpp`."""
+    for field in ("url", "system_id", "password"):
+        if getattr(sms, f"smpp_{field}") is None:
+            raise ConfigurationError(spelled("sms", f"smpp_{field}"), "is needed for the provider smpp")
+    assert sms.smpp_password is not None
+    return SmppProvider(
+        sms.smpp_url or "",
+        sms.smpp_system_id or "",
+        sms.smpp_password.get_secret_value(),
+        sms.smpp_from,
+        system_type=sms.smpp_system_type,
+        window=sms.smpp_window,
+        enquire_seconds=sms.smpp_enquire_seconds,
+        hexadecimal_ids=sms.smpp_hexadecimal_ids,
     )
 
 
