@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paceline.downstream._blocking import BlockingDownstream
     from paceline.downstream.adaptation import Aimd
     from paceline.downstream.downstream import Downstream
+    from paceline.downstream.first_of import FirstOf
     from paceline.errors import (
         ConfigurationError,
         Conflict,
@@ -81,6 +82,7 @@ __all__ = [
     "Done",
     "Downstream",
     "Exponential",
+    "FirstOf",
     "FixedWindow",
     "Gcra",
     "InvalidInput",
@@ -145,6 +147,7 @@ _MODULES = {
     "downstream.adaptation": ("Aimd",),
     "downstream._blocking": ("BlockingDownstream",),
     "downstream.downstream": ("Downstream",),
+    "downstream.first_of": ("FirstOf",),
     "errors": (
         "ConfigurationError",
         "Conflict",

@@ -87,6 +87,10 @@ class Installation(Stack):
     def _connection(self) -> Any:
         return self._stack.enter_context(_connect(self.database))
 
+    def reconnect(self) -> None:
+        """The database has restarted."""
+        self.__dict__.pop("_connection", None)
+
     def _write(self, statement: str) -> None:
         self._connection.execute(statement)
 

@@ -24,6 +24,8 @@ from tests.faults.recorder import report
 from tests.faults.task_sites import temporal_of
 
 RATE = 10
+QUICK_SECONDS = 0.05
+"""What the body of QUICK takes: of many, some are under way at any time."""
 HEALED = os.environ.get("HEALED") or "none"
 """A file: while it exists, HANG does not hang."""
 
@@ -68,7 +70,7 @@ def shop(url: str, port: int, concurrency: int = 100, threads: int = 2) -> Tasks
     @tasks.task(name="QUICK")
     async def quick(number: int) -> None:
         await asyncio.to_thread(began, f"QUICK {number}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(QUICK_SECONDS)
 
     @tasks.task(name="BLOCK", timeout=60)
     async def block(seconds: float) -> None:

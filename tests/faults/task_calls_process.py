@@ -1,6 +1,6 @@
 """A worker whose tasks call a recorder as their downstream. Run by the tests:
 
-    python -m tests.faults.task_calls_process URL RECORDER-PORT
+    python -m tests.faults.task_calls_process URL RECORDER-PORT DOWNSTREAM-URL
 
 It prints a line when it works, and another one when an execution waits for its downstream; it ends when it is killed.
 """
@@ -39,8 +39,8 @@ def calls(url: str, port: int, downstream: Downstream) -> Tasks:
     return tasks
 
 
-async def main(url: str, port: int) -> None:
-    downstream = recorder(url)
+async def main(url: str, port: int, shared: str) -> None:
+    downstream = recorder(shared)
     async with calls(url, port, downstream) as tasks, tasks.running():
         print("works", flush=True)  # noqa: T201
         await eventually(lambda: downstream.waiting > 0, within=60)
@@ -49,4 +49,4 @@ async def main(url: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

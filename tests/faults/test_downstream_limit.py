@@ -3,21 +3,18 @@ record of a process that knows nothing of paceline."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.acceptance.service import until
 from tests.faults.bank import largest
 from tests.faults.recorder import recording
+from tests.faults.store_faults import Fault, forget, freeze, kill, named, nothing, restart, site_of
 
 LIMIT = 20
 
@@ -34,59 +31,42 @@ def callers(url: str, port: int, counted: str, kinds: list[str]) -> Iterator[lis
             process.wait()
 
 
-def nothing(_: list[subprocess.Popen[bytes]], __: Any) -> None:
-    """No fault."""
-
-
-def kill_one(processes: list[subprocess.Popen[bytes]], _: Any) -> None:
-    processes[0].kill()
-
-
-def freeze_one(processes: list[subprocess.Popen[bytes]], _: Any) -> None:
-    os.kill(processes[1].pid, signal.SIGSTOP)
-    time.sleep(1.5)  # frozen for longer than a window: what it held is free by then, or not, but never used twice
-    os.kill(processes[1].pid, signal.SIGCONT)
-
-
-def forget(_: list[subprocess.Popen[bytes]], request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("own_redis").client().flushall()
-
-
-def restart(_: list[subprocess.Popen[bytes]], request: pytest.FixtureRequest) -> None:
-    server = request.getfixturevalue("own_redis")
-    server.kill()
-    server.start()
+ALL_KINDS = ["async", "def", "httpx", "httpx-def"]
+FOUR_BLOCKS = ["async"] * 4
 
 
 @pytest.mark.parametrize(
-    ("store", "fault"),
+    ("kinds", "store", "fault"),
     [
-        ("sqlite", nothing),
-        ("sqlite", kill_one),
-        ("host", kill_one),
-        ("host", freeze_one),
-        ("postgresql", kill_one),
-        ("postgresql", freeze_one),
-        ("redis", forget),
-        ("redis", restart),
-        ("redis", freeze_one),
+        (ALL_KINDS, "sqlite", nothing),
+        (ALL_KINDS, "sqlite", kill),
+        (ALL_KINDS, "sqlite", freeze),
+        (ALL_KINDS, "host", kill),
+        (ALL_KINDS, "host", freeze),
+        (ALL_KINDS, "postgresql", kill),
+        (ALL_KINDS, "postgresql", freeze),
+        (ALL_KINDS, "postgresql", restart),
+        (ALL_KINDS, "redis", kill),
+        (ALL_KINDS, "redis", freeze),
+        (ALL_KINDS, "redis", forget),
+        (ALL_KINDS, "redis", restart),
+        (FOUR_BLOCKS, "sqlite", kill),
+        (FOUR_BLOCKS, "host", kill),
+        (FOUR_BLOCKS, "postgresql", freeze),
+        (FOUR_BLOCKS, "postgresql", restart),
+        (FOUR_BLOCKS, "redis", kill),
+        (FOUR_BLOCKS, "redis", forget),
     ],
-    ids=lambda value: getattr(value, "__name__", value),
+    ids=lambda value: "all" if value is ALL_KINDS else "blocks" if value is FOUR_BLOCKS else named(value),
 )
 def test_no_sliding_second_brings_more_calls_than_the_rate(
-    store: str, fault: Callable[..., None], request: pytest.FixtureRequest, tmp_path: Path
+    kinds: list[str], store: str, fault: Fault, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'work.db'}"
-    if store == "host":
-        url = request.getfixturevalue("host_url")
-    elif store == "postgresql":
-        url = str(request.getfixturevalue("postgres_url"))
-    elif store == "redis":
-        url = request.getfixturevalue("own_redis").url
+    site = site_of(store, fault, request, tmp_path)
     with recording(latency=0.02) as recorder:
-        with callers(url, recorder.port, "answer", ["async", "def", "httpx", "httpx-def"]) as processes:
+        with callers(site.url, recorder.port, "answer", kinds) as processes:
             until(lambda: recorder.count() >= 3 * LIMIT)
-            fault(processes, request)
+            fault(site._replace(processes=processes))
             seen = recorder.count()
             until(lambda: recorder.count() >= seen + 3 * LIMIT)
         arrivals = recorder.arrivals()

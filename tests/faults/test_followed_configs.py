@@ -18,6 +18,8 @@ from tests.acceptance.service import Service, run, until
 FULL, HALF, AMPLE = 50, 25, 100
 CALLERS = 12
 BOOKED = 300
+LATENCY = 0.005
+"""Of the bank, in seconds."""
 
 
 class Bank:
@@ -54,7 +56,7 @@ async def test_the_plan_follows_a_bank_whose_capacity_halves_and_recovers(tmp_pa
             async def caller() -> None:
                 while True:
                     async with downstream.call(timeout=None) as call:
-                        await asyncio.sleep(0.005)
+                        await asyncio.sleep(LATENCY)
                         if not bank.takes():
                             call.refused()
 

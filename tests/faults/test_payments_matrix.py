@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.testing.servers.postgres import PostgresServer
 from paceline.testing.servers.redis import RedisServer
 from tests.effort import is_thorough
 from tests.faults.bank import Bank, Reply, doubled
@@ -22,7 +23,15 @@ from tests.faults.bank_stack import Installation, frozen, installation
 TPS = 15 if is_thorough() else 5
 QUICK = {"PAYMENTS_DOWNSTREAM_TIMEOUT": "1", "PAYMENTS_DOWNSTREAM_ATTEMPTS": "3", "PAYMENTS_BREAKER": "off"}
 """Without the breaker, which would delay all payments: `test_payments_answers` has it."""
-SITES = ["one embedded", "two embedded", "postgresql", "redis", "redis with persistence", "temporal"]
+SITES = [
+    "one embedded",
+    "two embedded",
+    "postgresql",
+    "postgresql that restarts",
+    "redis",
+    "redis with persistence",
+    "temporal",
+]
 
 ALWAYS = 50
 """Also when an answer is lost with its process."""
@@ -48,7 +57,12 @@ PLAIN = [f"p{number:03d}" for number in range((5 if is_thorough() else 6) * TPS)
 def test_all_promises_hold_whatever_happens(site: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     settings, forget, answers = dict(QUICK), None, answers_of(site)
     with ExitStack() as stack:
-        database = "embedded" if "embedded" in site else str(request.getfixturevalue("postgres_url"))
+        database = "embedded"
+        if "that restarts" in site:
+            own = request.getfixturevalue("own_postgres")
+            database, forget = own.url, lambda: _restart(own)
+        elif "embedded" not in site:
+            database = str(request.getfixturevalue("postgres_url"))
         if "redis" in site:
             server = stack.enter_context(RedisServer(durable=site == "redis with persistence"))
             settings["REDIS_URL"], forget = server.url, lambda: _restart(server)
@@ -103,6 +117,7 @@ def _run(
     processes[0] = first()
     if forget is not None:
         forget()
+        installed.reconnect()
     installed.until_executed(3 * TPS)
     _pause_and_resume(installed, len(executed))
     expected = {"PROCESSING": len(executed), "FAILED": len(failed), "UNKNOWN": 1}
@@ -131,6 +146,6 @@ def _pause_and_resume(installed: Installation, executed: int) -> None:
     installed.paceline("queue", "resume", "PAYMENT")
 
 
-def _restart(server: RedisServer) -> None:
+def _restart(server: RedisServer | PostgresServer) -> None:
     server.kill()
     server.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import TypeAlias, TypeVar
 
@@ -15,7 +14,7 @@ from paceline.dispatch.start_limits import StartLimits
 from paceline.downstream.call import Call
 from paceline.downstream.downstream import Downstream
 from paceline.downstream.first_of import FirstCall, FirstOf
-from paceline.errors import RateLimitExceeded, StoreError
+from paceline.errors import PacelineError, RateLimitExceeded, StoreError
 
 R = TypeVar("R")
 
@@ -41,11 +40,21 @@ class DownstreamTurn:
     """The calls of one execution, from their wait to their end. What the body knows of the call of its task's own
     downstream, it says by `answered`, `refused` and `settle`, from a thread too."""
 
-    def __init__(self, downstream: Callee | None, limits: Limits = _unlimited, *, at_pace: bool = True) -> None:
+    def __init__(
+        self,
+        downstream: Callee | None,
+        limits: Limits = _unlimited,
+        *,
+        at_pace: bool = True,
+        longest_confirm: float = LONGEST_CONFIRM,
+        moment: float = MOMENT,
+    ) -> None:
         self._downstream = downstream
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._at_pace = at_pace
+        self._longest_confirm = longest_confirm
+        self._moment = moment
         self._calls: dict[Callee, Call | FirstCall] = {}
         self._call: Call | FirstCall | None = None if downstream is None else downstream.call(timeout=None)
         self._is_entered = False
@@ -111,24 +120,40 @@ class DownstreamTurn:
     async def _enter_under(self, limits: Sequence[Downstream]) -> None:
         """Enters the calls. Returns before that if other limits hold."""
         own = () if self._downstream is None else (self._downstream,)
-        entering = asyncio.ensure_future(self._enter_all([*limits, *own]))
-        changing = asyncio.ensure_future(self._changed(limits))
+        following: list[asyncio.Task[None]] = []
+        waiting = asyncio.timeout(None)
+
+        async def follow() -> None:
+            await self._changed(limits)
+            waiting.reschedule(self._loop.time())
+
+        # Most calls are entered at once: only a wait follows the limits.
+        looking = self._loop.call_later(FOLLOW_SECONDS, lambda: following.append(self._loop.create_task(follow())))
         try:
-            await asyncio.wait({entering, changing}, return_when=asyncio.FIRST_COMPLETED)
-            if entering.done():
-                entering.result()
+            async with waiting:
+                try:
+                    await self._enter_all([*limits, *own])
+                finally:
+                    looking.cancel()
+                    for task in following:
+                        task.cancel()
+        except TimeoutError:
+            if not waiting.expired():
+                raise
         finally:
-            entering.cancel()
-            changing.cancel()
-            await asyncio.gather(entering, changing, return_exceptions=True)
+            await asyncio.gather(*following, return_exceptions=True)
 
     async def _changed(self, limits: Sequence[Downstream]) -> None:
-        """Returns when other limits hold; `enter` says what is wrong with them."""
+        """Returns when other limits hold, or can't be used: `enter` says what is wrong with them."""
         while True:
-            await asyncio.sleep(FOLLOW_SECONDS)
-            with suppress(StoreError):
+            try:
                 if [*await self._limits()] != [*limits]:
                     return
+            except StoreError:
+                pass  # what held before still does
+            except PacelineError:
+                return
+            await asyncio.sleep(FOLLOW_SECONDS)
 
     async def _enter_all(self, downstreams: Sequence[Callee]) -> None:
         """Enters a call of each. None ages while another is waited for: the one that takes longest is waited for with
@@ -138,7 +163,7 @@ class DownstreamTurn:
             calls: dict[Callee, Call | FirstCall] = {}
             try:
                 for downstream in order:
-                    call: Call | FirstCall = downstream.call(timeout=MOMENT if calls else None)
+                    call: Call | FirstCall = downstream.call(timeout=self._moment if calls else None)
                     await call.enter()
                     calls[downstream] = call
             except BaseException as error:
@@ -175,7 +200,7 @@ class DownstreamTurn:
         if not self._is_entered:
             raise RuntimeError("the call has not been entered")
         try:
-            async with asyncio.timeout(LONGEST_CONFIRM):
+            async with asyncio.timeout(self._longest_confirm):
                 await self._all_in_time()
         except TimeoutError:
             names = " and ".join(repr(each.name) for each in self._calls)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from paceline.background import Background
 from paceline.downstream.call import Call
-from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
-from paceline.downstream.downstream import DEFAULT_KEY, Downstream
-from paceline.downstream.httpx_transport import DownstreamTransport
+from paceline.downstream.client_calls import DEFAULT_KEY, DEFAULT_TIMEOUT
+from paceline.downstream.downstream import Downstream
+from paceline.downstream.httpx_transport import UnderClients
 from paceline.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class BackgroundDownstream:
+class BackgroundDownstream(UnderClients):
     """Calls from any number of threads share one `Downstream`. A forked child opens its own."""
+
+    blocks = True
 
     def __init__(self, make: Callable[[], Downstream]) -> None:
         self._background = Background(make)
@@ -55,32 +57,6 @@ class BackgroundDownstream:
             return downstream.call(costs, key=key, timeout=timeout)
 
         return BlockingCall(self._background, self._run(made))
-
-    def transport(
-        self,
-        settle: Settle | None = None,
-        *,
-        costs: CostsOf | None = None,
-        key: KeyOf = DEFAULT_KEY,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        transport: Any = None,
-    ) -> DownstreamTransport:
-        """A transport for `Client` of httpx2 or httpx: each request is a call of this downstream. The options are those
-        of `Downstream.transport`."""
-        calls = ClientCalls(self, settle, costs, key, timeout)
-        return DownstreamTransport(calls, is_blocking=True, call_timeout=self.call_timeout, transport=transport)
-
-    def async_transport(
-        self,
-        settle: Settle | None = None,
-        *,
-        costs: CostsOf | None = None,
-        key: KeyOf = DEFAULT_KEY,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        transport: Any = None,
-    ) -> DownstreamTransport:
-        """The same for `AsyncClient`: what waits does so in threads."""
-        return self.transport(settle, costs=costs, key=key, timeout=timeout, transport=transport)
 
     def close(self) -> None:
         """Frees the permits of calls that were answered, settles what they cost, and closes the connections."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
@@ -50,7 +51,42 @@ class Taken:
                 await self.reservation.cancel()
 
 
-class Call:
+class CallBlock(ABC):
+    """A call as an `async with` block: it leaves at once, and is over when the block ends."""
+
+    @abstractmethod
+    async def enter(self) -> None:
+        """Waits for its turn."""
+
+    @abstractmethod
+    async def confirm(self) -> None:
+        """Returns when the call may leave; it must leave at once."""
+
+    @abstractmethod
+    def left(self) -> None:
+        """The request was sent."""
+
+    @abstractmethod
+    async def leave(self, error: BaseException | None = None) -> None:
+        """Settles it, by how it ended."""
+
+    async def __aenter__(self) -> Self:
+        await self.enter()
+        try:
+            await self.confirm()
+            self.left()
+        except BaseException as error:
+            await self.leave(error)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.leave(error)
+
+
+class Call(CallBlock):
     """A call to a downstream. Made by `Downstream.call`; it is entered once.
 
     As a block it leaves at once. A client that opens a connection first enters it by `enter`, awaits `confirm` right
@@ -218,18 +254,3 @@ class Call:
                 await breaker.record_failure(reason, self.is_probe)
             else:
                 await breaker.record_success(self.is_probe)
-
-    async def __aenter__(self) -> Self:
-        await self.enter()
-        try:
-            await self.confirm()
-            self.left()
-        except BaseException as error:
-            await self.leave(error)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.leave(error)

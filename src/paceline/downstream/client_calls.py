@@ -24,6 +24,7 @@ KeyOf: TypeAlias = str | Callable[[Any], str | None]
 """The key of a request, or a function of the library's own request; None lets a request through without any limit."""
 
 DEFAULT_TIMEOUT = 30.0
+DEFAULT_KEY = "host"
 
 
 class ClientCalls:
@@ -54,6 +55,11 @@ class ClientCalls:
     def reads_bodies(self) -> bool:
         """Whether the answer's body is wanted."""
         return self._settle is not None
+
+    @property
+    def call_timeout(self) -> float:
+        """The longest that one call may take, in seconds."""
+        return float(self._downstream.call_timeout)
 
     def call_of(self, request: Any) -> Any:
         """The call of a request; None if it is not limited."""

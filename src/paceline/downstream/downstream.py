@@ -17,9 +17,9 @@ from paceline.downstream import state as shared
 from paceline.downstream.adaptation import Aimd, Report, adapted, bounded, started
 from paceline.downstream.breaker import DownstreamBreaker
 from paceline.downstream.call import Call, Taken
-from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle
+from paceline.downstream.client_calls import DEFAULT_KEY, DEFAULT_TIMEOUT
 from paceline.downstream.costs import Debts, budget_of
-from paceline.downstream.httpx_transport import DownstreamTransport
+from paceline.downstream.httpx_transport import UnderClients
 from paceline.downstream.observations import REPORT_SECONDS, Observations
 from paceline.downstream.ports import BreakerStatus, StateStore
 from paceline.downstream.rate_gate import (
@@ -58,7 +58,6 @@ FRESH_SECONDS = 0.25
 LONGEST_PAUSE = 3600.0
 """Seconds. A mistake of the other side must not stop its callers for a year."""
 SHORTEST_WAIT = 0.01
-DEFAULT_KEY = "host"
 OTHER_SIDE = "server"
 """The plan's name in the refusal of a call by a pause that the other side asked for."""
 
@@ -84,7 +83,7 @@ class DownstreamStatus(NamedTuple):
     """What all processes have reported of their calls."""
 
 
-class Downstream:
+class Downstream(UnderClients):
     """Another system, and what it can take: in all processes that use the same name and URL.
 
         bank = Downstream("bank", "postgresql://…", rate="50/second")
@@ -209,41 +208,6 @@ class Downstream:
             of_kind = places if budget.is_places else links
             of_kind.append((key, budget.plan.name, budget.units(cost)))
         return Call(self, key, links, places, timeout)
-
-    def transport(
-        self,
-        settle: Settle | None = None,
-        *,
-        costs: CostsOf | None = None,
-        key: KeyOf = DEFAULT_KEY,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        transport: Any = None,
-    ) -> DownstreamTransport:
-        """A transport for `AsyncClient` of httpx2 or httpx: each request is a call of this downstream.
-
-        `costs` and `key` are those of `call`, or functions of the request; a key that is None lets a request through.
-        `settle` reads what a call has really cost from its `Answer`, when the body was read, also one that is streamed,
-        or was cut off. A request that could not leave within `timeout` seconds raises an error that is both
-        `RateLimitExceeded` and the library's `RequestError`. `transport` sends the requests; the library's own one, if
-        none is given, confirms each call right before its first byte.
-
-        Raises:
-            ConfigurationError: an option can't be used.
-        """
-        calls = ClientCalls(self, settle, costs, key, timeout)
-        return DownstreamTransport(calls, is_blocking=False, call_timeout=self.call_timeout, transport=transport)
-
-    def async_transport(
-        self,
-        settle: Settle | None = None,
-        *,
-        costs: CostsOf | None = None,
-        key: KeyOf = DEFAULT_KEY,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        transport: Any = None,
-    ) -> DownstreamTransport:
-        """The same, by the name that says so."""
-        return self.transport(settle, costs=costs, key=key, timeout=timeout, transport=transport)
 
     async def pause(self, reason: str = "by an operator") -> None:
         """Lets no call leave, from any process, within a second. Calls that have left go on. Raises `StoreError`."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
-from paceline.downstream.call import Call, Taken
+from paceline.downstream.call import Call, CallBlock, Taken
 from paceline.downstream.client_calls import DEFAULT_TIMEOUT
 from paceline.downstream.downstream import Downstream
 from paceline.errors import ConfigurationError
@@ -63,7 +61,7 @@ class FirstOf:
             await downstream.close()
 
 
-class FirstCall:
+class FirstCall(CallBlock):
     """A call to one of several downstreams: a `Call`, once it is entered."""
 
     def __init__(self, calls: list[Call], patience: float) -> None:
@@ -132,21 +130,6 @@ class FirstCall:
     async def leave(self, error: BaseException | None = None) -> None:
         """Settles it, by how it ended."""
         await self._chosen.leave(error)
-
-    async def __aenter__(self) -> Self:
-        await self.enter()
-        try:
-            await self.confirm()
-            self.left()
-        except BaseException as error:
-            await self.leave(error)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.leave(error)
 
 
 async def _leave_all(entering: dict[asyncio.Task[None], Call]) -> None:

@@ -15,7 +15,7 @@ from functools import cache
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.downstream.client_calls import Body, ClientCalls
+from paceline.downstream.client_calls import DEFAULT_KEY, DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle
 from paceline.downstream.delivery import limit_delivery
 from paceline.downstream.verdicts import Answer
 from paceline.errors import ConfigurationError, RateLimitExceeded
@@ -35,6 +35,50 @@ else:
     # Clients only call a transport's methods, so users of one library need not load the other.
     Transport = object
 
+
+class UnderClients:
+    """A downstream that can lie under a client."""
+
+    blocks = False
+    """Whether its calls block."""
+
+    def transport(
+        self,
+        settle: Settle | None = None,
+        *,
+        costs: CostsOf | None = None,
+        key: KeyOf = DEFAULT_KEY,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        transport: Any = None,
+    ) -> DownstreamTransport:
+        """A transport for `AsyncClient` of httpx2 or httpx, and for `Client` if this one blocks. Each request is a call
+        of this downstream.
+
+        `costs` and `key` are those of `call`, or functions of the request; a key that is None lets a request through.
+        `settle` reads what a call has really cost from its `Answer`, when the body was read, also one that is streamed,
+        or was cut off. A request that could not leave within `timeout` seconds raises an error that is both
+        `RateLimitExceeded` and the library's `RequestError`. `transport` sends the requests; the library's own one, if
+        none is given, confirms each call right before its first byte.
+
+        Raises:
+            ConfigurationError: an option can't be used.
+        """
+        calls = ClientCalls(self, settle, costs, key, timeout)
+        return DownstreamTransport(calls, is_blocking=self.blocks, transport=transport)
+
+    def async_transport(
+        self,
+        settle: Settle | None = None,
+        *,
+        costs: CostsOf | None = None,
+        key: KeyOf = DEFAULT_KEY,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        transport: Any = None,
+    ) -> DownstreamTransport:
+        """The same for `AsyncClient`, by the name that says so. What blocks does so in threads."""
+        return self.transport(settle, costs=costs, key=key, timeout=timeout, transport=transport)
+
+
 OWN_TRANSPORTS = ("HTTPTransport", "AsyncHTTPTransport")
 
 
@@ -46,12 +90,10 @@ class DownstreamTransport(Transport):
         calls: ClientCalls,
         *,
         is_blocking: bool,
-        call_timeout: float,
         transport: Any = None,
     ) -> None:
         self._calls = calls
         self._is_blocking = is_blocking
-        self._call_timeout = call_timeout
         self._transport = transport
         self._making = Lock()
 
@@ -122,7 +164,7 @@ class DownstreamTransport(Transport):
             if given is not None:
                 given(event, details)
             if event.endswith(".connect_tcp.complete"):
-                limit_delivery(details["return_value"].get_extra_info("socket"), self._call_timeout)
+                limit_delivery(details["return_value"].get_extra_info("socket"), self._calls.call_timeout)
             if event.endswith(".send_request_headers.started"):
                 call.confirm()
             if event.endswith(".send_request_body.complete"):
@@ -137,7 +179,7 @@ class DownstreamTransport(Transport):
             if given is not None:
                 await given(event, details)
             if event.endswith(".connect_tcp.complete"):
-                limit_delivery(details["return_value"].get_extra_info("socket"), self._call_timeout)
+                limit_delivery(details["return_value"].get_extra_info("socket"), self._calls.call_timeout)
             if event.endswith(".send_request_headers.started"):
                 await call.confirm()
             if event.endswith(".send_request_body.complete"):

@@ -24,8 +24,8 @@ from typing import Any, TypeVar, Unpack
 from urllib.parse import unquote
 
 from paceline.downstream.call import Call as DownstreamCall
-from paceline.downstream.client_calls import DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle
-from paceline.downstream.downstream import DEFAULT_KEY, Downstream
+from paceline.downstream.client_calls import DEFAULT_KEY, DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle
+from paceline.downstream.downstream import Downstream
 from paceline.downstream.verdicts import Answer
 from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.extras import needed

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from paceline.downstream._blocking import BlockingDownstream
 from paceline.downstream.background_downstream import check_blocking
-from paceline.downstream.client_calls import DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle, sending
-from paceline.downstream.downstream import DEFAULT_KEY, Downstream
+from paceline.downstream.client_calls import DEFAULT_KEY, DEFAULT_TIMEOUT, ClientCalls, CostsOf, KeyOf, Settle, sending
+from paceline.downstream.downstream import Downstream
 from paceline.downstream.verdicts import Answer
 from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.extras import needed

@@ -15,8 +15,16 @@ from typing import Any
 
 from paceline.downstream._blocking import BlockingDownstream
 from paceline.downstream.background_downstream import check_blocking
-from paceline.downstream.client_calls import DEFAULT_TIMEOUT, Body, ClientCalls, CostsOf, KeyOf, Settle, sending
-from paceline.downstream.downstream import DEFAULT_KEY
+from paceline.downstream.client_calls import (
+    DEFAULT_KEY,
+    DEFAULT_TIMEOUT,
+    Body,
+    ClientCalls,
+    CostsOf,
+    KeyOf,
+    Settle,
+    sending,
+)
 from paceline.downstream.verdicts import Answer
 from paceline.errors import RateLimitExceeded
 from paceline.extras import needed

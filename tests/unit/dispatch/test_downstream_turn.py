@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
 from paceline import Downstream, NotFound, Plan, Tasks, current_task
-from paceline.dispatch import downstream_turn
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.downstream_turn import DownstreamTurn, turn_of
 from paceline.dispatch.model import Postponed
@@ -100,21 +100,50 @@ async def test_an_error_leaves_the_outcome_unknown_unless_there_was_an_answer(
     assert (await shop.state()).totals.unknown == (not has_answer)
 
 
-async def test_a_call_that_is_too_late_and_finds_no_other_permit_goes_back(
-    shop: Downstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(downstream_turn, "LONGEST_CONFIRM", 0.01)
-    turn = DownstreamTurn(shop)
-    await turn.enter()
+class LatePermit:
+    """A permit that is too old, where there is no other one."""
 
-    async def never() -> None:
+    def __init__(self) -> None:
+        self.is_given_back = False
+
+    async def confirm(self) -> None:
         await asyncio.Event().wait()
 
+    def left(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def give_back(self) -> None:
+        self.is_given_back = True
+
+
+async def test_a_call_that_is_too_late_and_finds_no_other_permit_goes_back(shop: Downstream) -> None:
+    turn = DownstreamTurn(shop, longest_confirm=0.01)
+    await turn.enter()
     assert turn._call is not None
-    monkeypatch.setattr(turn._call.taken.permit, "confirm", never)
+    turn._call.taken.permit = late = LatePermit()
     with pytest.raises(Postponed, match="too late"):
         await turn.around(body)
+    assert late.is_given_back
     assert (shop.running, await calls(shop)) == (0, 0)
+
+
+async def test_a_turn_that_comes_at_once_starts_no_task(shop: Downstream) -> None:
+    async with shop.call():
+        pass  # its connections are open, and its calls are reported
+    turn, before = DownstreamTurn(shop), asyncio.all_tasks()
+    made: list[Any] = []
+    loop = asyncio.get_running_loop()
+
+    def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    loop.set_task_factory(make)
+    await turn.enter()
+    loop.set_task_factory(None)
+    assert (made, asyncio.all_tasks() - before) == ([], set())
+    await turn.leave()
 
 
 async def test_in_memory_no_task_calls_its_downstream(shop: Downstream) -> None:
@@ -167,20 +196,17 @@ async def test_what_limits_the_start_is_over_when_the_body_ends_however_it_ends(
     await starts.close()
 
 
-async def test_a_call_in_hand_does_not_age_while_another_is_waited_for(
-    shop: Downstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_in_hand_does_not_age_while_another_is_waited_for(shop: Downstream) -> None:
     """The one that takes longest is waited for with nothing in hand."""
-    monkeypatch.setattr(downstream_turn, "MOMENT", 0.05)
     slow = Downstream("slow", rate="1/second", call_timeout=1)
     async with slow:
         await slow.pause()
-        turn = DownstreamTurn(shop, partial(several, slow))
+        turn = DownstreamTurn(shop, partial(several, slow), moment=0.05)
         entering = asyncio.create_task(turn.enter())
         await eventually(lambda: slow.waiting == 1)
         assert shop.running == 0
         for _ in range(3):
-            other = DownstreamTurn(slow, partial(several, shop))
+            other = DownstreamTurn(slow, partial(several, shop), moment=0.05)
             waiting = asyncio.create_task(other.enter())
             await eventually(lambda: slow.waiting == 2 and not shop.running)
             waiting.cancel()

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from paceline import BreakerPolicy, Downstream
-from paceline.downstream.first_of import FirstOf
+from paceline import BreakerPolicy, Downstream, FirstOf
 from paceline.errors import ConfigurationError, RateLimitExceeded
 from paceline.testing import eventually
 

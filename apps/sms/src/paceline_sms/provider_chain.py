@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from paceline.circuit_breaker import BreakerPolicy
-from paceline.downstream.downstream import Downstream
-from paceline.downstream.first_of import FirstOf
+from paceline import BreakerPolicy, Downstream, FirstOf
 from paceline.errors import RateLimitExceeded, StoreError
 from paceline_sms.inbound import Inbound
 from paceline_sms.provider import Accepted, OnUnknown, Provider, Rejected, SmsMessage, Unavailable, Unknown
