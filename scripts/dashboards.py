@@ -189,6 +189,7 @@ DASHBOARDS: Mapping[str, Sequence[Panel]] = {
             "s",
             [Line(f"max by (downstream) (rate(downstream_waited_seconds{SPAN}))", "{{downstream}}, per second")],
         ),
+        highest("Calls that wait", "none", "downstream_calls_waiting", by=("downstream",)),
         highest(
             "Paused, and breaker open",
             "none",
