@@ -47,7 +47,6 @@ def history_of(
         seconds(begun),
         Counter((at - EPOCH) // MICROSECOND for at in recent(begun)),
         seconds(completed),
-        Counter((at - EPOCH) // MICROSECOND for at in recent(completed)),
         seconds(one.ended_at for one in tried),
         seconds(item.updated_at for item in items if item.status is Status.DEAD_LETTER),
         seconds(item.completed_at for item in items if item.status is Status.CANCELLED),

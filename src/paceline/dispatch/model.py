@@ -522,7 +522,7 @@ class QueueStats:
 
 class QueueHistory(NamedTuple):
     """What happened to one item type's items of late, and when those that wait are due. Times are whole seconds since
-    1970, except for `instants` and `ends`."""
+    1970, except for `instants`."""
 
     until: datetime
     """When it was read, by the store's clock."""
@@ -534,8 +534,6 @@ class QueueHistory(NamedTuple):
     """The last 100,000 instants at which executions began, in microseconds since 1970."""
     done: Mapping[int, int]
     """Items that were completed."""
-    ends: Mapping[int, int]
-    """The last 100,000 instants at which items were completed, in microseconds since 1970."""
     failed: Mapping[int, int]
     """Attempts that ended without success."""
     dead: Mapping[int, int]

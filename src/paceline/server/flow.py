@@ -184,10 +184,9 @@ class Recent:
     due: Mapping[int, int]
 
     @classmethod
-    def of(cls, history: QueueHistory, *, at_end: bool = False) -> Recent:
-        """As the store read it. The peaks are those of what began; `at_end`, of what was done."""
-        seconds, instants = (history.done, history.ends) if at_end else (history.begun, history.instants)
-        peaks = dict(seconds) | sliding_peaks(instants)
+    def of(cls, history: QueueHistory) -> Recent:
+        """As the store read it. The peaks are those of what began."""
+        peaks = dict(history.begun) | sliding_peaks(history.instants)
         return cls(
             history.until,
             history.arrived,
@@ -293,12 +292,10 @@ class Flows:
         config = await self._queues.config(item_type)
         if config is None:
             raise NotFound("item type", item_type)
-        # The beginning of an item with a rate is recorded before it waits for the permit: its end shows the pace.
-        at_end = config.rate is not None
         limit = self._limits.get(item_type)
         if config.rate is not None:
             limit = float(parse_rate(config.rate).per_second)
-        return await self._reads.get(("queue", item_type, limit), partial(self._read, item_type, limit, at_end))
+        return await self._reads.get(("queue", item_type, limit), partial(self._read, item_type, limit))
 
     async def config(self, version: PolicyVersion) -> Flow:
         """The flow of a config.
@@ -315,18 +312,18 @@ class Flows:
         limit = policy.limit_at(now_ms - now_ms % policy.size_ms) * 1000 / policy.size_ms
         return Flow.of_config(version.name, history, limit)
 
-    async def _read(self, item_type: str, limit: float | None, at_end: bool) -> Flow:
+    async def _read(self, item_type: str, limit: float | None) -> Flow:
         kept, at = self._kept.pop(item_type, None), self._clock()
         stats = await self._queues.stats(item_type)
         if kept is None or at - kept.renewed_at >= RENEW_SECONDS:
             last = timedelta(seconds=SECONDS + OVERLAP_SECONDS)
-            kept = _Kept(at, at, Recent.of(await self._queues.queue_history(item_type, last, HORIZON), at_end=at_end))
+            kept = _Kept(at, at, Recent.of(await self._queues.queue_history(item_type, last, HORIZON)))
         else:
             last = timedelta(seconds=at - kept.read_at + OVERLAP_SECONDS)
             later = await self._queues.queue_history(item_type, last, HORIZON)
             # The first second was read in part, and the one after it lacks what its sliding seconds began with.
             since = int((later.until - last).timestamp()) + 2
-            kept = _Kept(kept.renewed_at, at, kept.recent.followed_by(Recent.of(later, at_end=at_end), since))
+            kept = _Kept(kept.renewed_at, at, kept.recent.followed_by(Recent.of(later), since))
         self._kept[item_type] = kept
         while len(self._kept) > MAX_FLOWS:
             self._kept.popitem(last=False)

@@ -211,6 +211,19 @@ async def test_the_limit_is_the_rate_of_the_item_type() -> None:
         await flows.queue("NOTHING")
 
 
+async def test_the_peak_of_a_rate_is_of_what_began_however_its_ends_are_written() -> None:
+    history = History()
+    await history.store.configure(DispatchConfig(item_type=TYPE, rate="2/second"))
+    await history.arrive(10, 0)
+    await history.claim(10)
+    for _ in range(5):
+        await history.begin(2)
+        history.clock.advance(1)
+    await history.end(10, "done")
+    history.clock.advance(2)
+    assert (await flows_of(history).queue(TYPE)).peak == 2
+
+
 async def test_what_is_left_at_times_to_come() -> None:
     history = History()
     await history.store.configure(DispatchConfig(item_type=TYPE))

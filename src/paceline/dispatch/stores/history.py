@@ -28,7 +28,6 @@ def read(
         begun=begun,
         instants=instants,
         done=done,
-        ends=rows.ends(),
         failed=rows.failed(),
         dead=rows.dead(),
         withdrawn=withdrawn,
@@ -95,11 +94,6 @@ class _Rows:
             for status in (Status.COMPLETED, Status.CANCELLED)
         )
         return done, withdrawn
-
-    def ends(self) -> Counter[int]:
-        return last_instants(
-            self._connection, queue.c.completed_at, self._finished(), queue.c.queue_status == Status.COMPLETED
-        )
 
     def failed(self) -> Counter[int]:
         return self._per_second(attempt.c.ended_at, self._tried())

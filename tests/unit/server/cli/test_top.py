@@ -16,7 +16,7 @@ AT = int(NOW.timestamp())
 def flow(limit: float | None, waiting: int = 2000) -> Flow:
     seconds = {AT - n: 50 for n in range(1, 100)}
     none: dict[int, int] = {}
-    history = QueueHistory(NOW, {AT - 50: 2000}, seconds, none, seconds, none, none, none, none, none)
+    history = QueueHistory(NOW, {AT - 50: 2000}, seconds, none, seconds, none, none, none, none)
     stats = QueueStats(
         "INVOICE", {Status.READY: waiting}, timedelta(seconds=50) if waiting else None, late=waiting, running=5
     )
@@ -39,5 +39,5 @@ def test_without_a_limit_the_largest_count_is_the_scale() -> None:
 
 
 def test_a_queue_where_nothing_happens_has_no_picture() -> None:
-    idle = Flow.of_queue(QueueStats("IDLE", {}, None), Recent.of(QueueHistory(NOW, *({},) * 9)), None)
+    idle = Flow.of_queue(QueueStats("IDLE", {}, None), Recent.of(QueueHistory(NOW, *({},) * 8)), None)
     assert not any("│" in line and "arrived" in line for line in lines([idle], 120))
