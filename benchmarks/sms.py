@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import httpx2
+from sqlalchemy.engine import Connection
 
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, summary
 from paceline.dispatch.queue import DispatchQueue
@@ -123,10 +124,9 @@ class _CountedStore(SqlDeliveryStore):
 
     settled = 0
 
-    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
-        settled = await super().settle(outcomes)
-        self.settled += len(settled)
-        return settled
+    def settle_within(self, within: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
+        super().settle_within(within, outcomes)
+        self.settled += len(outcomes)
 
 
 async def _filled(place: Place, total: int, *, as_items: bool = False) -> tuple[Database, MessageLog, str]:

@@ -47,6 +47,7 @@ from paceline.dispatch.portions import callback_of, is_batch, is_group
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from paceline.dispatch.status import FINISHED, IN_FLIGHT, Status
+from paceline.dispatch.stores.writings import write_together
 from paceline.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from paceline.dispatch.worker.heartbeats import LOCAL, Worker, code_version, of_type
 from paceline.dispatch.worker.processes import process_name
@@ -282,6 +283,7 @@ class MemoryQueueStore:
                 item_id = change.claim.item_id
                 move = ItemMove(item_id, Status.DISPATCHED, change.status, change.error, change.verdict)
                 follower.follow(None, [move], now)
+        write_together(None, changes, done)
         if summary is not None:
             item_type, batch_id, detail = summary
             self._log(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, now)

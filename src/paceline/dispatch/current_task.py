@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.dispatch.model import Claim, Progress
+from paceline.dispatch.model import Claim, Progress, Writing
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
 from paceline.dispatch.worker.threads import run_on_thread
 from paceline.errors import Conflict, StoreUnavailable
@@ -45,8 +45,10 @@ class CurrentTask:
         place: Place | None = None,
         stopping: Callable[[], bool] = never,
         turn: DownstreamTurn | None = None,
+        writes: bool = False,
     ) -> None:
         self._claim = claim
+        self._writes = writes
         self._stopping = stopping
         self._abandoned = False
         self._place = place
@@ -65,6 +67,8 @@ class CurrentTask:
         """Whether the item is a dead letter if the inquiry decides nothing."""
         self.is_used_up = False
         """Whether its attempts are used up, so that an inquiry is all that may follow."""
+        self.writings: tuple[Writing, ...] = ()
+        """What `complete_with` was given."""
 
     @property
     def item_type(self) -> str:
@@ -123,6 +127,26 @@ class CurrentTask:
         if not await self._sink.decided(self._claim()):
             raise Conflict(f"{self.item_type} {self.item_id} is no longer this execution's")
         self.in_doubt = False
+
+    def complete_with(
+        self, write: Callable[[Any, Sequence[Any]], object], record: Any, *, even_if_lost: bool = False
+    ) -> None:
+        """When the task has returned, its item is completed and the record written in one transaction: both or none.
+        `write` gets the queue's connection (SQLAlchemy's, for plain `execute`), and the records of all executions with
+        the same `write` that are completed together. Callable from a `def` task's thread.
+
+            current_task().complete_with(save_invoices, invoice)
+
+        If the task raises, nothing is written. Nor is it if the item is no longer this execution's, unless
+        `even_if_lost`: then the record may be written twice. If the database keeps refusing what it writes, the outcome
+        of the attempt is unknown.
+
+        Raises:
+            RuntimeError: its engine completes items elsewhere.
+        """
+        if not self._writes:
+            raise RuntimeError("complete_with() is for tasks that a worker runs in its own process, not on Temporal")
+        self.writings += (Writing(write, record, even_if_lost),)
 
     def progress(self, fraction: float, text: str = "") -> ProgressReport:
         """Records how far the task is, from 0 to 1, with a text. `await` it in an `async def` task; in a `def` task,

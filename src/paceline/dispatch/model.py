@@ -249,12 +249,27 @@ class Postponed(PacelineError):
         self.pause = pause
 
 
+class Writing(NamedTuple):
+    """What an execution writes in the transaction that completes its item."""
+
+    write: Callable[[Any, Sequence[Any]], object]
+    """Gets the store's connection, and the records of all items that are completed in the transaction."""
+    record: Any
+    even_if_lost: bool = False
+    """Also if the claim was lost meanwhile, so that the item is not completed by this execution."""
+
+
+class WritingRefused(PacelineError):
+    """What an execution writes with its completion raised an error: nothing of the transaction was written."""
+
+
 class Completion(NamedTuple):
     """Returned by an execution that keeps a result."""
 
     result_json: str | None
     detail: str | None = None
     """For the audit: why there is no result, say."""
+    writings: tuple[Writing, ...] = ()
 
 
 class Progress(NamedTuple):
@@ -373,6 +388,8 @@ class Change(NamedTuple):
     """How the attempt ended, if it began and had no success."""
     in_doubt: bool = False
     """The item's effect is in doubt from here on, until an inquiry or somebody resolves it."""
+    writings: tuple[Writing, ...] = ()
+    """What the execution writes in the same transaction."""
 
     @property
     def status(self) -> Status:

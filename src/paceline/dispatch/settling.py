@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from paceline.batching import Batcher
 from paceline.dispatch.decisions import STARTED
-from paceline.dispatch.model import BatchSummary, Change, Claim
+from paceline.dispatch.model import BatchSummary, Change, Claim, WritingRefused
 from paceline.dispatch.status import Status, may
 
 MAX_CALLS = 32
@@ -63,7 +63,12 @@ class Settling:
             try:
                 done = await self._write(joined.changes, [summary for summary in summaries if summary is not None])
             except Exception as error:
-                outcomes |= dict.fromkeys(places, error)
+                if isinstance(error, WritingRefused) and len(places) > 1:
+                    # It must fail alone.
+                    for number in places:
+                        (outcomes[number],) = await self._flush([calls[number]])
+                else:
+                    outcomes |= dict.fromkeys(places, error)
             else:
                 outcomes |= {number: [done[place] for place in at] for number, at in places.items()}
         return [outcomes[number] for number in range(len(calls))]

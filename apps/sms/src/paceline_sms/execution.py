@@ -1,11 +1,12 @@
 """The execution of a message's item: one attempt to send it.
 
-Its outcome is the item's. Accepted: the message is SENT, and the item done. Rejected, expired: a dead letter.
+Its outcome is the item's. Accepted: the message is SENT, and the item done, in one transaction. Rejected, expired: a
+dead letter.
 `Unavailable` proves that the provider did not take it: the next provider gets it, or it is tried again later. `Unknown`
 proves nothing: what follows is the provider's `on_unknown`, and no other provider gets the message.
 
-The status of a message is stored before its item ends, so that an item which is recovered after a crash in between
-sends nothing.
+Any other status of a message is stored before its item ends, so that an item which is recovered after a crash in
+between sends nothing.
 """
 
 from __future__ import annotations
@@ -148,7 +149,9 @@ class MessageExecution:
             raise await self._later(current, message, facts, error) from error
         if isinstance(result, Accepted):
             self._observer.delivered("sent")
-            await self._settle(current, message, Status.SENT, provider, accepted=result)
+            outcome = _outcome(current, message, Status.SENT, provider, accepted=result)
+            # Also if the item was given up meanwhile, and its message is UNKNOWN: this is known now.
+            current.complete_with(self._store.settle_within, outcome, even_if_lost=True)
         elif same is not None:
             # A refusal proves nothing about the attempt before it, which may have been taken.
             await self._hold(current, message, f"refused after an unknown attempt: {result.reason}", provider)
@@ -281,27 +284,37 @@ class MessageExecution:
         status: Status,
         provider: str | None = None,
         *,
-        accepted: Accepted | None = None,
         reason: str | None = None,
     ) -> bool:
         """Stores the message's outcome; False if it has one already, by a receipt."""
-        known = Accepted() if accepted is None else accepted
-        outcome = DeliveryOutcome(
-            message.message_id,
-            status,
-            current.attempt,
-            provider,
-            known.stored_id,
-            known.stored_segments,
-            reason,
-            known.stored_price,
-            known.stored_currency,
-        )
-        return await self._settlements.submit(outcome)
+        return await self._settlements.submit(_outcome(current, message, status, provider, reason=reason))
 
     async def _settle_batch(self, outcomes: Sequence[DeliveryOutcome]) -> list[bool]:
         settled = await self._store.settle(outcomes)
         return [outcome.message_id in settled for outcome in outcomes]
+
+
+def _outcome(
+    current: CurrentTask,
+    message: Message,
+    status: Status,
+    provider: str | None,
+    *,
+    accepted: Accepted | None = None,
+    reason: str | None = None,
+) -> DeliveryOutcome:
+    known = Accepted() if accepted is None else accepted
+    return DeliveryOutcome(
+        message.message_id,
+        status,
+        current.attempt,
+        provider,
+        known.stored_id,
+        known.stored_segments,
+        reason,
+        known.stored_price,
+        known.stored_currency,
+    )
 
 
 async def _report(call: Responding, error: Unavailable) -> None:

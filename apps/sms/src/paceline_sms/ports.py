@@ -322,6 +322,10 @@ class DeliveryStore(Protocol):
         reported as delivered stays so."""
         ...
 
+    def settle_within(self, within: Any, outcomes: Sequence[DeliveryOutcome]) -> object:
+        """The same in the transaction that completes the messages' items: `CurrentTask.complete_with` calls it."""
+        ...
+
     async def note(self, message_id: str, attempts: int, unknown_provider: str | None) -> None:
         """Stores that a message had so many attempts, and which provider may have taken it."""
         ...

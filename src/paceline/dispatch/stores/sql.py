@@ -57,6 +57,7 @@ from paceline.dispatch.stores import (
     sqlite,
     transactions,
     waiting,
+    writings,
 )
 from paceline.dispatch.stores.identity import Identity
 from paceline.dispatch.stores.periodic import SqlPeriodicStore
@@ -330,6 +331,8 @@ class SqlQueueStore:
             settle = reports.with_results(settle)
         if with_attempts := any(change.attempt is not None for change in changes):
             settle = attempts.with_attempts(settle)
+        if with_writings := any(change.writings for change in changes):
+            settle = writings.with_writings(settle)
         if with_doubts := any(change.in_doubt for change in changes):
             settle = doubts.marking(settle)
         if silent_for is not None:
@@ -344,7 +347,7 @@ class SqlQueueStore:
             for item_type in released:
                 self._wake_dispatchers(item_type)
             return done
-        is_aside = with_results or with_attempts or with_doubts or silent_for is not None
+        is_aside = with_results or with_attempts or with_doubts or with_writings or silent_for is not None
         if is_aside or _are_followed(changes, self._followers):
             return await self._settle_aside(settle, changes, summaries, now)
         flushed: list[bool] = await self._database.flush(settle, changes, summaries, now)

@@ -21,7 +21,7 @@ from paceline.dispatch.config import DispatchConfig, OnUnknown
 from paceline.dispatch.current_task import CurrentTask, current_task, enter_task
 from paceline.dispatch.downstream_turn import DownstreamTurn, at_turn, is_open, needs_turn, turn_of
 from paceline.dispatch.kill_switch import OFF, SWITCH_SECONDS
-from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, read_json
+from paceline.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed, WritingRefused, read_json
 from paceline.dispatch.outcomes import OutcomeUnknown, Retry
 from paceline.dispatch.ports import (
     STARTED,
@@ -51,6 +51,8 @@ CANCEL_SECONDS = 0.5
 MAX_WAIT_FOR_PLACE = 2.0
 """Seconds. What waits longer for a place is given back."""
 NO_PLACE = "no place was free"
+MOST_REFUSALS = 4
+"""How often an execution's writing is tried. A concurrent write may refuse the first ones."""
 Report = Callable[[Claim], Awaitable[bool]]
 """Reports an outcome under the run's claim."""
 
@@ -326,7 +328,10 @@ class LocalEngine:
         except BaseException as error:
             return self._failure(run, error)
         run.succeeded = True
-        return self._completion(result) if isinstance(result, Completion) else self._sink.completed
+        completion = result if isinstance(result, Completion) else None
+        if writings := current_task().writings:
+            completion = (completion or Completion(None))._replace(writings=writings)
+        return self._sink.completed if completion is None else self._completion(completion)
 
     async def _until_due(self, run: Run) -> None:
         delay = run.request.start_delay
@@ -410,7 +415,14 @@ class LocalEngine:
         item_type, item_id = run.claim.item_type, run.claim.item_id
         request = run.request
         current = CurrentTask(
-            run.current_claim, self._sink, request.lane, request.priority, place, self.is_closing, run.turn
+            run.current_claim,
+            self._sink,
+            request.lane,
+            request.priority,
+            place,
+            self.is_closing,
+            run.turn,
+            writes=True,
         )
         current.in_doubt, current.is_last_inquiry = request.in_doubt, request.is_last_inquiry
         current.is_used_up = request.config.is_used_up(run.claim.retries)
@@ -434,15 +446,21 @@ class LocalEngine:
         return await at_turn(run.turn, run.execute, partial(execute_on, place, run.execute, run.claim.item_id, context))
 
     async def _report_until_done(self, run: Run, report: Report) -> None:
-        """Retries the report of the outcome until it succeeds: the effect has happened, and must be recorded."""
-        pause = SHORTEST_PAUSE
+        """Retries the report of the outcome until it succeeds: the effect has happened, and must be recorded. If what
+        the execution writes with it is refused, the effect is unknown."""
+        pause, refusals = SHORTEST_PAUSE, 0
         while True:
             claim = run.claim
             try:
                 await report(claim)
-            except StoreError:
+            except (StoreError, WritingRefused) as error:
                 if self._closing:
                     return
+                refusals += isinstance(error, WritingRefused)
+                if refusals == MOST_REFUSALS:
+                    refusals, run.succeeded = 0, False
+                    unknown = OutcomeUnknown(f"what it writes with its completion was refused: {error}")
+                    report = self._unknown(run, unknown)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:

@@ -20,10 +20,10 @@ from paceline.dispatch.decisions import (
     gave_up,
     released,
 )
-from paceline.dispatch.model import Change, Claim, Completion, Progress
+from paceline.dispatch.model import Change, Claim, Completion, Progress, WritingRefused
 from paceline.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from paceline.dispatch.status import Status
-from paceline.errors import NotFound, StoreError, StoreUnavailable
+from paceline.errors import NotFound, PacelineError, StoreError, StoreUnavailable
 
 CACHE_SECONDS = 0.4
 """How long settings are cached; shorter if their own interval is."""
@@ -69,7 +69,8 @@ class OutcomeReporter:
     async def completed(self, claim: Claim, completion: Completion | None = None) -> bool:
         if completion is None:
             return await self._batcher.submit(after_success(claim))
-        return await self._batcher.submit(after_success(claim, completion.detail, completion.result_json))
+        result, detail, writings = completion
+        return await self._batcher.submit(after_success(claim, detail, result)._replace(writings=writings))
 
     async def failed(
         self, claim: Claim, error: str, pause: timedelta | None = None, traceback: str | None = None
@@ -213,7 +214,22 @@ class OutcomeReporter:
         await self._batcher.close()
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
 
-    async def _flush(self, changes: Sequence[Change]) -> list[bool]:
+    async def _flush(self, changes: Sequence[Change]) -> Sequence[bool | Exception]:
+        try:
+            return await self._settle(changes)
+        except WritingRefused:
+            if len(changes) == 1:
+                raise
+        return [await self._alone(change) for change in changes]
+
+    async def _alone(self, change: Change) -> bool | Exception:
+        try:
+            (done,) = await self._settle([change])
+        except PacelineError as error:  # raised to its own caller
+            return error
+        return done
+
+    async def _settle(self, changes: Sequence[Change]) -> list[bool]:
         done = await self._store.settle(changes)
         written = [change for change, ok in zip(changes, done, strict=True) if ok]
         for item_type, items in Counter(change.claim.item_type for change in written).items():

@@ -62,6 +62,9 @@ class Store:
         self.outcomes += outcomes
         return [outcome.message_id for outcome in outcomes] if self.known.status is Status.QUEUED else []
 
+    def settle_within(self, within: Any, outcomes: Sequence[DeliveryOutcome]) -> None:
+        self.outcomes += outcomes
+
     async def note(self, message_id: str, attempts: int, unknown_provider: str | None) -> None:
         self.notes.append((attempts, unknown_provider))
         self.known = self.known._replace(unknown_provider=unknown_provider or self.known.unknown_provider)
@@ -94,12 +97,15 @@ class Bench:
         message = message or MESSAGE
         turn = DownstreamTurn(self.execution.downstream)
         claim = Claim("SMS", message.message_id, 1, attempt - 1)
-        enter_task(CurrentTask(lambda: claim, cast(OutcomeSink, None), turn=turn))
+        current = CurrentTask(lambda: claim, cast(OutcomeSink, None), turn=turn, writes=True)
+        enter_task(current)
         await turn.enter()
         try:
             await self.execution(message.message_id, DOCUMENT | {"priority": message.priority})
         finally:
             await turn.leave()
+        for writing in current.writings:
+            writing.write(None, [writing.record])
 
     @property
     def outcome(self) -> DeliveryOutcome:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.dispatch.model import read_json
+from paceline.dispatch.model import Completion, read_json
 from paceline.dispatch.tasks.arguments import Arguments
 from paceline.errors import InvalidInput
 
@@ -100,7 +100,7 @@ def test_a_number_that_json_has_not_is_not_kept_as_null(number: float) -> None:
         assert kept is not None
         assert kept.result_json is None
         assert "its result was not kept" in str(kept.detail)
-    assert Arguments(any_value).completion({"a": 1.5}) == ('{"a":1.5}', None)
+    assert Arguments(any_value).completion({"a": 1.5}) == Completion('{"a":1.5}')
 
 
 @pytest.mark.parametrize("args", [(), (1, 2, 3)])

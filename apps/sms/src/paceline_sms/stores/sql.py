@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from paceline.dispatch.encryption import Encryption
 from paceline.dispatch.ports import Follower
@@ -157,6 +158,9 @@ class SqlDeliveryStore:
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
         return await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
+
+    def settle_within(self, within: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
+        message_statements.settle(within, outcomes)
 
     async def note(self, message_id: str, attempts: int, unknown_provider: str | None) -> None:
         await self._database.write(message_statements.note, message_id, attempts, unknown_provider)
