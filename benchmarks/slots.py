@@ -14,7 +14,7 @@ from itertools import count
 
 import psycopg
 
-from benchmarks import slot_baseline, slot_batches, slot_http, slot_joint
+from benchmarks import slot_baseline, slot_batches, slot_http, slot_joint, slot_payers
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
 from paceline.durations import to_ms
@@ -42,6 +42,7 @@ def tables(quick: bool) -> list[Table]:
         slot_batches.batches(table, url, quick)
         growth(table, url, quick)
         slot_joint.several_configs(table, url, quick)
+        slot_payers.payers(table, url, quick)
         slot_http.endpoint(table, url, quick)
         quality(table, url)
         table.close()
