@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.server.access.authenticator import Authenticator, create_token
-from paceline.server.access.model import ANYONE, Scope, Token, digest
+from paceline.server.access.model import ANYONE, Caller, Scope, Token, digest
 from paceline.server.access.sessions import Sessions
 from paceline.server.access.stores.sql import SqlAccessStore
 from paceline.server.settings import Settings
@@ -40,7 +40,7 @@ async def test_a_session_is_known_in_every_process_until_it_is_closed_in_one(sto
     assert login.secret not in ("", secret)
     found = await there.find(login.secret)
     assert found is not None
-    assert found.caller == ("operator", frozenset({Scope.READ}))
+    assert found.caller == Caller("operator", frozenset({Scope.READ}))
     assert found.expires_at == login.expires_at
     await there.close(login.secret)
     assert await here.find(login.secret) is None

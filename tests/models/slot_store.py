@@ -14,6 +14,7 @@ from typing import TypeVar
 from paceline.clock import Clock, SystemClock
 from paceline.durations import LATEST_MS, from_ms, to_ms
 from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError, SlotOwned
+from paceline.server.access.names import Names
 from paceline.slots.booking.packer import Side
 from paceline.slots.booking.packing import Booking, GroupPacker, event_ids_of, names_of
 from paceline.slots.forecast.impact import WindowGroup, windows_ahead
@@ -270,6 +271,7 @@ class MemorySlotStore:
             for record in booked + self._cancelled
             if selection.from_ms <= record.slot.scheduled_ms < selection.to_ms
             and selection.config_name in (None, *record.slot.config_names)
+            and Names(selection.names).allow(record.slot.config_name)
             and selection.status in (None, record.status)
             and (selection.owner is None or selection.owner == (record.slot.owner or ""))
         ]

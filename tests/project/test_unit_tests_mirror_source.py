@@ -41,6 +41,7 @@ TESTED_BY = {
     "limits/store_calls.py": ["tests/unit/limits/test_store_health.py", "tests/unit/limits/test_local_lease.py"],
     "redis/*": ["tests/integration/test_redis_*.py"],
     "server/access/*": ["tests/contracts/test_audit_chain.py", "tests/contracts/test_sessions.py"],
+    "server/bound/*": ["tests/integration/test_service_names.py"],
     "server/cli/*": ["tests/acceptance/test_command_line.py", "tests/acceptance/test_*_command_line.py"],
     "server/console/*": ["tests/integration/test_console_*.py", "tests/acceptance/test_console*.py"],
     "server/envoy/*": ["tests/integration/test_envoy_service.py"],

@@ -41,6 +41,8 @@ class SlotFilter(NamedTuple):
     status: SlotStatus | None = None
     owner: str | None = None
     """An application; the empty text selects the slots that belong to none."""
+    names: tuple[str, ...] = ()
+    """Their first config has one of these names, or, with `*` at its end, a name that begins so."""
 
     @classmethod
     def of(

@@ -15,11 +15,13 @@ from paceline.server.access.model import (
     Caller,
     Keyring,
     Token,
+    checked_rate,
     checked_scopes,
     checked_token_name,
     digest,
     new_secret,
 )
+from paceline.server.access.names import checked_names
 from paceline.server.access.ports import TokenStore
 
 TOKEN_CACHE_SECONDS = 5.0
@@ -95,16 +97,30 @@ class Authenticator:
 
 
 async def create_token(
-    store: TokenStore, name: str, scopes: Iterable[str], expires_at: datetime | None = None
+    store: TokenStore,
+    name: str,
+    scopes: Iterable[str],
+    expires_at: datetime | None = None,
+    *,
+    patterns: Iterable[str] = (),
+    rate: str | None = None,
 ) -> tuple[str, Token]:
-    """Creates a token; returns its secret, which is stored nowhere, and the token.
+    """Creates a token; returns its secret, which is stored nowhere, and the token. With `patterns`, such as `team-a-*`,
+    its callers see and change only what has such names. `rate` is how often it may be used.
 
     Raises:
-        InvalidInput: the name or a scope is wrong.
+        InvalidInput: the name, a scope, a pattern or the rate is wrong.
         Conflict: the name was used before.
     """
     secret = new_secret()
-    named = Token(checked_token_name(name), checked_scopes(scopes), digest(secret), expires_at=expires_at)
+    named = Token(
+        checked_token_name(name),
+        checked_scopes(scopes),
+        digest(secret),
+        expires_at=expires_at,
+        names=checked_names(patterns),
+        rate=checked_rate(rate),
+    )
     return secret, await store.add(named)
 
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from paceline.clock import Clock, SystemClock
 from paceline.durations import EPOCH
 from paceline.errors import InvalidInput
+from paceline.limits.rates import parse_rates
+from paceline.server.access.names import EVERY_NAME, Names
 from paceline.server.apps import scope_of_path
 
 PREFIX = "hg_"
@@ -51,6 +53,12 @@ OPERATIONS = re.compile(
     r"|/admin/periodic/[^/]+/trigger|/admin/rate-limit/cache/flush"
 )
 """What an operator may call, beside what applications name (`App.scopes`)."""
+DIVIDED = re.compile(
+    r"/api/v1/(slots|limits|remote)(/.*)?|/api/v1/(forecast|search)|/api/v1/console/(overview|history|heat-map|page|stream)"
+    r"|/admin/(plans|dispatch|downstreams|periodic)(/.*)?|/admin/(remote|workers|flow|rate-limit/config(s|/history)?)"
+)
+"""What shows and changes each team its own: what callers may call whose tokens are bound to names. Their services
+(`paceline.server.bound`) know no others."""
 
 
 @cache
@@ -72,6 +80,10 @@ class Token:
     earlier_digest: str | None = None
     """Of the secret before the last rotation."""
     earlier_until: datetime | None = None
+    names: Names = EVERY_NAME
+    """What it is bound to."""
+    rate: str | None = None
+    """How often it may be used."""
 
     def matches(self, presented: str, now: datetime) -> bool:
         """Whether a secret of this digest is valid now."""
@@ -83,6 +95,11 @@ class Token:
             return False
         return hmac.compare_digest(presented, self.earlier_digest)
 
+    @property
+    def caller(self) -> Caller:
+        """Who calls with it."""
+        return Caller(self.name, self.scopes, self.names, self.rate)
+
     def is_good(self, now: datetime) -> bool:
         """Whether it is valid now."""
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
@@ -93,6 +110,9 @@ class Caller(NamedTuple):
 
     name: str
     scopes: frozenset[Scope]
+    names: Names = EVERY_NAME
+    rate: str | None = None
+    """How often the token may be used, beside the limits of the service for all callers."""
 
     def may(self, scope: Scope) -> bool:
         return scope in granted(self.scopes)
@@ -130,7 +150,7 @@ class Keyring:
     def caller(self, secret: str) -> Caller | None:
         """The caller with this secret."""
         token = self.token(secret)
-        return None if token is None else Caller(token.name, token.scopes)
+        return None if token is None else token.caller
 
     def token(self, secret: str) -> Token | None:
         """The token with this secret. All tokens are compared, in constant time, against timing attacks."""
@@ -168,6 +188,16 @@ def needed_scope(method: str, path: str) -> Scope | None:
     return Scope.ASSIGN
 
 
+def refusal(caller: Caller, method: str, path: str) -> str | None:
+    """Why a caller may not make a request; None if they may."""
+    needed = needed_scope(method, path)
+    if needed is not None and not caller.may(needed):
+        return f"this needs a token with the scope {needed.value}"
+    if needed is not None and caller.names and not DIVIDED.fullmatch(path):
+        return str(caller.names.refusal("this path is not divided by names"))
+    return None
+
+
 def new_secret() -> str:
     """A secret of 256 random bits: too many to guess, so a plain digest is enough to store."""
     return PREFIX + secrets.token_urlsafe(32)
@@ -192,6 +222,17 @@ def checked_token_name(name: str) -> str:
             f"must not be {ANYONE.name!r} nor start with {RESERVED_PREFIX.upper()}: those have a meaning in the audit",
         )
     return name
+
+
+def checked_rate(rate: str | None) -> str | None:
+    """How often a token may be used, such as `100/second`.
+
+    Raises:
+        InvalidInput: it is no rate.
+    """
+    if rate is not None:
+        parse_rates(rate, "rate")
+    return rate
 
 
 def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:

@@ -124,7 +124,7 @@ class Sessions:
         token = keyring.named(session.caller) if session is not None else None
         if session is None or token is None or not hmac.compare_digest(session.seal, _seal(secret, token)):
             return None
-        return Login(Caller(token.name, token.scopes), session.expires_at)
+        return Login(token.caller, session.expires_at)
 
     async def _find_person(self, secret: str, session: Session, groups: str) -> Login | None:
         if self._people is None or not hmac.compare_digest(session.seal, _person_seal(secret, session.caller, groups)):

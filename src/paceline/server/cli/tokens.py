@@ -43,20 +43,31 @@ def app() -> None:
     shell_complete=completing(Scope),
     help=f"What it is good for: {', '.join(Scope)}; may be given several times.",
 )
+@click.option(
+    "--for",
+    "patterns",
+    multiple=True,
+    help="Bind it to configs, plans, keys, item types and downstreams of a name, or whose names begin so (team-a-*); "
+    "may be given several times.",
+)
+@click.option("--rate", help="How often it may be used (100/second).")
 @click.option("--expires", help="After how long it is worthless (P90D), or when (2027-01-01T00:00:00Z).")
 @as_json
-def create(name: str, scope: tuple[str, ...], expires: str | None, as_json: bool) -> None:
+def create(
+    name: str, scope: tuple[str, ...], patterns: tuple[str, ...], rate: str | None, expires: str | None, as_json: bool
+) -> None:
     """Create a token and show its secret, once: it is kept nowhere."""
 
     async def work() -> tuple[str, Token]:
         settings = Settings.load()
         async with audit_change(settings, "tokens create", name), open_access_store(settings) as store:
             until = None if expires is None else parse_moment(expires, datetime.now(UTC), EXPIRES, past=False)
-            return await create_token(store, name, scope, until)
+            return await create_token(store, name, scope, until, patterns=patterns, rate=rate)
 
     secret, token = run(work())
     scopes = ", ".join(sorted(token.scopes))
-    _show_secret(secret, token, as_json, f"token {name} may {scopes}; this is the only time its secret is shown")
+    names = f" for {', '.join(token.names.patterns)}" if token.names else ""
+    _show_secret(secret, token, as_json, f"token {name} may {scopes}{names}; this is the only time its secret is shown")
 
 
 @app.command("list")
@@ -77,11 +88,12 @@ def list_(as_json: bool) -> None:
             [
                 token.name,
                 " ".join(token.scopes),
+                " ".join(token.names) or "-",
                 *(time or "-" for time in (token.created_at, token.expires_at, token.revoked_at)),
             ]
             for token in tokens
         ]
-        print_table(["name", "scopes", "created", "expires", "revoked"], rows)
+        print_table(["name", "scopes", "for", "created", "expires", "revoked"], rows)
 
 
 @app.command("rotate")

@@ -78,7 +78,7 @@ class Overview:
     async def _queues(self) -> list[QueueShown]:
         queue = self._services.queue
         configs = await queue.configs()
-        return [QueueShown.of_queue(config, await queue.store.stats(config.item_type)) for config in configs]
+        return [QueueShown.of_queue(config, await queue.stats(config.item_type)) for config in configs]
 
     async def _windows(self) -> ForecastShown:
         forecast = await self._services.slots.forecast(self._services.settings.slots.default_config, 1)

@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope
 
 from paceline.durations import format_instant
-from paceline.server.access.model import needed_scope
+from paceline.server.access.model import Caller, refusal
 from paceline.server.http.parameters import api_router, query
 from paceline.server.http.problem import Problem, documented, encoded, invalid, unexpected
 from paceline.server.http.services import FIELDS, SERVICES, services_of
@@ -118,9 +118,9 @@ async def _read(request: Request, target: str) -> Part:
     path = unquote(target.partition("?")[0])
     if NOT_READ.fullmatch(path):
         return _problem(invalid("read", f"{path} can't be a part of a page"))
-    needed = needed_scope("GET", path)
-    if needed is not None and needed not in request.scope["state"]["scopes"]:
-        detail = f"this needs a token with the scope {needed.value}"
+    state = request.scope["state"]
+    detail = refusal(Caller(state["caller"], state["scopes"], services_of(request).names), "GET", path)
+    if detail is not None:
         return _problem(Problem(403, "forbidden", "Forbidden", detail))
     answer = _Answer()
     endpoints: ASGIApp = request.app.endpoints

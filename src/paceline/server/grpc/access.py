@@ -47,6 +47,9 @@ class GrpcAccess:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED, f"this needs a token with the scope {self._scope.value}"
             )
+        if caller.names:
+            detail = str(caller.names.refusal("descriptors are not divided by names"))
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, detail)
 
 
 def _bearer_token(context: grpc.aio.ServicerContext[Any, Any]) -> str:

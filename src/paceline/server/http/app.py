@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paceline import __version__, tracing
+from paceline.dispatch.periodic import Periodic
 from paceline.durations import parse_duration
 from paceline.server import console
 from paceline.server import logs as log_lines
@@ -188,6 +189,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.probes |= await server_probes(services.settings)
         observer = await stack.enter_async_context(open_dispatch_observer(services.settings, services.registry))
         services.queue = await stack.enter_async_context(open_dispatch(services.settings, observer=observer))
+        services.periodic = Periodic(services.queue)
         services.downstreams = await stack.enter_async_context(open_downstreams(services.settings))
         context = AppContext(
             settings=services.settings,

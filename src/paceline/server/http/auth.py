@@ -8,9 +8,10 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline.errors import PacelineError
-from paceline.server.access.model import ANYONE, Caller, granted, needed_scope
+from paceline.server.access.model import ANYONE, Caller, granted, refusal
 from paceline.server.access.model import Scope as AccessScope
 from paceline.server.apps import is_audited_path
+from paceline.server.bound.services import bound_services
 from paceline.server.http import problem
 from paceline.server.http.browser import (
     BROWSER_FIELDS,
@@ -22,10 +23,11 @@ from paceline.server.http.browser import (
 from paceline.server.http.ingress import client_address
 from paceline.server.http.parameters import CALLBACKS
 from paceline.server.http.problem import Problem
-from paceline.server.http.services import FIELDS, Services
+from paceline.server.http.services import FIELDS, SERVICES, Services
 
 TOKEN_PATHS = ("/api", "/admin")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+METRICS_PATHS = ("/metrics", "/q/metrics")
 HEALTH_PATHS = ("/health/", "/q/health/")
 MAX_HEADER_BYTES = 32 * 1024
 MAX_AUDIT_BYTES = 4000
@@ -58,7 +60,7 @@ class AccessGuard:
             refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
             await refusal.response()(scope, receive, send)
             return
-        admit = _authenticate if is_guarded(scope["path"]) else _admit_anonymous
+        admit = _authenticate if is_guarded(scope["path"]) or _names_itself(scope) else _admit_anonymous
         try:
             caller = await admit(self._services, scope)
         except Problem as refusal:
@@ -69,6 +71,8 @@ class AccessGuard:
             return
         state = scope.setdefault("state", {})
         state["caller"], state["scopes"] = caller.name, granted(caller.scopes)
+        if caller.names:
+            scope[SERVICES] = bound_services(self._services, caller.names)
         if is_audited(scope["method"], scope["path"]):
             await self._audit_change(caller, scope, receive, send)
         else:
@@ -132,6 +136,11 @@ def is_guarded(path: str) -> bool:
     return path.startswith(TOKEN_PATHS) and not path.startswith(CALLBACKS)
 
 
+def _names_itself(scope: Scope) -> bool:
+    """Whether a request for metrics, which need no token, comes with one: for the names in them."""
+    return scope["path"] in METRICS_PATHS and (bearer_token(scope) is not None or session_secret(scope) is not None)
+
+
 def refuse_other_names(scope: Scope) -> None:
     """Raises 403 unless `Host` is a name that no one else can own (DNS rebinding): an address, `localhost`, or a name
     without a domain.
@@ -180,9 +189,9 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
     if session is not None and method not in SAFE_METHODS:
         refuse_other_sites(scope, with_cookie=True)
     await services.ingress.admit(scope, caller, secret=secret)
-    needed = needed_scope(method, scope["path"])
-    if needed is not None and not caller.may(needed):
-        raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")
+    refused = refusal(caller, method, scope["path"])
+    if refused is not None:
+        raise Problem(403, "forbidden", "Forbidden", refused)
     return caller
 
 

@@ -101,9 +101,7 @@ async def types(request: Request) -> Response:
     queue, with_stats = services_of(request).queue, flag(request, "stats")
     shown = DispatchConfigs.of(item_types=await queue.configs())
     if with_stats:
-        shown.stats = [
-            QueueStatsShown.of_stats(await queue.store.stats(config.item_type)) for config in shown.item_types
-        ]
+        shown.stats = [QueueStatsShown.of_stats(await queue.stats(config.item_type)) for config in shown.item_types]
     return json_response(shown)
 
 

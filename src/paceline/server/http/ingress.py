@@ -30,7 +30,7 @@ IPV6_PREFIX = 64
 
 
 class Ingress:
-    """Applies the limiter's plans `ingress` and `ingress-failures` to callers, if it has them.
+    """Applies the limiter's plans `ingress` and `ingress-failures` to callers, if it has them, and a token's own rate.
 
     A caller is a token's name or, where no token is required, the client's address. Failed attempts to authenticate
     count against the address alone, and only further failures are refused: a valid token is served, even if others
@@ -41,6 +41,7 @@ class Ingress:
 
     def __init__(self, limiter: AsyncLimiter | None = None) -> None:
         plans = {} if limiter is None else limiter.plans
+        self._limiter = limiter
         self._rate = limiter if INGRESS in plans else None
         self._guesses = limiter if INGRESS_FAILURES in plans else None
         self.counts_requests = self._rate is not None
@@ -56,6 +57,9 @@ class Ingress:
         if self._rate is not None and not _is_exempt(scope["path"]):
             key = f"address:{client_address(scope)}" if caller is ANYONE else f"token:{caller.name}"
             await self._enforce(self._rate, self._rate.acquire(key, INGRESS), key, scope)
+        if caller.rate is not None and self._limiter is not None and not _is_exempt(scope["path"]):
+            key = f"token:{caller.name}"
+            await self._enforce(self._limiter, self._limiter.acquire(key, caller.rate), key, scope)
 
     async def record_failure(self, scope: Scope) -> Problem | None:
         """Counts a failed authentication; returns the 429 if its address made too many."""

@@ -14,6 +14,7 @@ from paceline.limits.plan_documents import document_of
 from paceline.limits.ports import AsyncLimitStore
 from paceline.limits.wire import Call, calls_of, dump_decision
 from paceline.server.access.model import Scope as AccessScope
+from paceline.server.bound.limits import check_charges
 from paceline.server.http.auth import check_may
 from paceline.server.http.body import read_object
 from paceline.server.http.parameters import json_body
@@ -48,7 +49,10 @@ async def call_store(scope: Scope, receive: Receive, send: Send) -> None:
     calls = calls_of(await read_object(scope, receive))
     if any(call.now_us is not None for call in calls):
         check_may(scope, AccessScope.ADMIN, "nowUs")
-    admission = services_of(scope).admission
+    services = services_of(scope)
+    if services.names:
+        check_charges(services.names, (charge for call in calls for chain in call.chains for charge in chain))
+    admission = services.admission
     results = await asyncio.gather(*(_result(admission, call) for call in calls))
     await send_json(send, orjson.dumps({"results": results}))
 

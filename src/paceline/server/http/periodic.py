@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from paceline.dispatch.periodic import Periodic
 from paceline.errors import Conflict
 from paceline.server.http.body import read_large_object
 from paceline.server.http.parameters import api_router, json_body, path
@@ -22,7 +21,7 @@ NAME = path("name", periodic.NAME)
 @router.get("", summary="List the periodic tasks", response_model=PeriodicTasks)
 async def show_all(request: Request) -> Response:
     """All periodic tasks by name, with their next and their last tick."""
-    return json_response(PeriodicTasks.of_states(await _periodic(request).list()))
+    return json_response(PeriodicTasks.of_states(await services_of(request).periodic.list()))
 
 
 @router.get(
@@ -34,7 +33,7 @@ async def show_all(request: Request) -> Response:
 )
 async def show(request: Request) -> Response:
     """The periodic task of this name."""
-    return json_response(PeriodicShown.of_state(await _periodic(request).show(request.path_params["name"])))
+    return json_response(PeriodicShown.of_state(await services_of(request).periodic.show(request.path_params["name"])))
 
 
 @router.put(
@@ -49,7 +48,7 @@ async def put(request: Request) -> Response:
     from now. `enabled: false` pauses it."""
     body = PeriodicRequest.parse(await read_large_object(request.scope, request.receive))
     try:
-        state = await _periodic(request).put(
+        state = await services_of(request).periodic.put(
             request.path_params["name"],
             body.item_type,
             body.schedule(),
@@ -73,8 +72,8 @@ async def put(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Deletes the task and returns it. Items that it queued stay queued."""
     name = request.path_params["name"]
-    state = await _periodic(request).show(name)
-    await _periodic(request).delete(name)
+    state = await services_of(request).periodic.show(name)
+    await services_of(request).periodic.delete(name)
     return json_response(PeriodicShown.of_state(state))
 
 
@@ -87,8 +86,4 @@ async def delete(request: Request) -> Response:
 )
 async def trigger(request: Request) -> Response:
     """Queues one item beside its ticks, also while it is paused. Idempotent within the same second."""
-    return json_response(Triggered.of(await _periodic(request).trigger(request.path_params["name"])))
-
-
-def _periodic(request: Request) -> Periodic:
-    return Periodic(services_of(request).queue)
+    return json_response(Triggered.of(await services_of(request).periodic.trigger(request.path_params["name"])))

@@ -31,6 +31,7 @@ from paceline.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from paceline.server.access.names import OutsideNames
 from paceline.server.apps import cancelling_route
 from paceline.server.shapes.shape import InvalidMember
 
@@ -126,6 +127,8 @@ def of(error: PacelineError) -> Problem:
             return invalid(wire_name(field), problem)
         case NotFound(kind=kind):
             return Problem(404, f"{kind.replace(' ', '-')}-not-found", f"{kind.title()} Not Found", str(error))
+        case OutsideNames():
+            return Problem(403, "forbidden", "Forbidden", str(error))
         case SlotsExhausted(earliest=earliest):
             return _exhausted(str(error), earliest)
         case RateLimitExceeded(decision=decision):

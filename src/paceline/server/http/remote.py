@@ -13,9 +13,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paceline.dispatch.remote import API as QUEUE
 from paceline.dispatch.remote import item_types_of
-from paceline.errors import Conflict, InvalidInput, PacelineError, StoreError
+from paceline.errors import ConfigurationError, Conflict, InvalidInput, PacelineError, StoreError
 from paceline.remote import MAX_CALLS, Need, RemoteApi
 from paceline.server.access.model import Scope as AccessScope
+from paceline.server.access.names import OutsideNames
 from paceline.server.apps import installed_apps
 from paceline.server.http import problem
 from paceline.server.http.body import read_large_object
@@ -89,6 +90,8 @@ async def _result(scope: Scope, api: RemoteApi, method: str, arguments: Mapping[
             for request in loaded.get("requests", ()):
                 await services.queue.check_known(request.item_type)
         return {"ok": api.dump(await getattr(target, method)(**loaded))}
+    except OutsideNames as error:
+        return {"error": api.dump(ConfigurationError("token", str(error)))}
     except PacelineError as error:
         return {"error": api.dump(_shown(error, scope["path"]))}
     except (TypeError, AttributeError):

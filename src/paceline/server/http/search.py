@@ -25,6 +25,8 @@ MAX_PER_KIND = 5
 TIMEOUT_SECONDS = 2.0
 MAX_PLANS = 50
 """The maximum of plans under which a key is searched."""
+OF_NAMES = ("event", "item", "key")
+"""The kinds that callers find who are bound to names; applications do not divide what they keep."""
 QUERY = query("q", EVENT_ID | {"description": "An id, or its prefix; of a limit's key, all of it."})
 
 router = api_router("/api/v1", "search")
@@ -49,6 +51,7 @@ async def search(request: Request) -> Response:
     services = services_of(request)
     sees_items = Scope.VIEW in request.scope["state"]["scopes"]
     finders = {kind: find for kind, find in _kinds().items() if kind != "item" or sees_items}
+    finders = {kind: find for kind, find in finders.items() if not services.names or kind in OF_NAMES}
     by_kind = await asyncio.gather(*(_within_time(find, services, text) for find in finders.values()))
     kinds = list(finders)
     results = [result for some in by_kind for result in some or ()]
@@ -103,7 +106,7 @@ async def _items(services: Services, text: str) -> list[Found]:
 async def _keys(services: Services, text: str) -> list[Found]:
     """The key itself: stores of limits can't list keys, so only the exact key is read."""
     plans = sorted(await services.admission.plans.all())[:MAX_PLANS]
-    if not plans:
+    if not plans or not services.names.allow(text):
         return []
     decision = await services.admission.limiter.peek(text, plans)
     if decision.degraded:

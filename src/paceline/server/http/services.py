@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from paceline.dispatch.periodic import Periodic
 from paceline.dispatch.queue import DispatchQueue
 from paceline.downstream.directory import Downstreams
 from paceline.server.access.authenticator import Authenticator
+from paceline.server.access.names import EVERY_NAME, Names
 from paceline.server.access.ports import AdminAudit
 from paceline.server.access.sessions import Sessions
 from paceline.server.flow import Flows
@@ -56,6 +58,7 @@ class Services:
     slots: SlotScheduler = field(init=False)
     admission: Limits = field(init=False)
     queue: DispatchQueue = field(init=False)
+    periodic: Periodic = field(init=False)
     flows: Flows = field(init=False)
     downstreams: Downstreams = field(init=False)
     apps: Mapping[str, OpenedApp] = field(default_factory=dict)
@@ -65,6 +68,10 @@ class Services:
     overview: Overview = field(init=False)
     page_reads: SharedReads[Part] = field(init=False)
     streams: Streams = field(default_factory=Streams)
+    names: Names = EVERY_NAME
+    """What they show and change: all, or what a caller's token is bound to (`paceline.server.bound`)."""
+    bound: dict[Names, Services] = field(default_factory=dict)
+    """The same for callers who are bound to names."""
     grpc_port: int | None = None
     """The port of Envoy's rate limit service."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.server.rollups import model
@@ -34,6 +34,14 @@ class History:
         """The last so many seconds before `now`. The present period is the last one."""
         last = Period.of(step, now).start
         return cls(step, range(last - seconds + step, last + step, step), periods)
+
+    def only(self, counted: Callable[[Key], bool]) -> History:
+        """What is counted by these keys."""
+        periods = {
+            period: {key: value for key, value in counts.items() if counted(key)}
+            for period, counts in self.periods.items()
+        }
+        return History(self.step, self.times, periods)
 
     def labels(self, *series: str) -> list[str]:
         """The labels that these series have counts for."""

@@ -25,6 +25,10 @@ CALLS = "downstream.calls"
 CALLS_FAILED = "downstream.failed"
 MESSAGES_SENT = "messages.sent"
 MESSAGES_REFUSED = "messages.refused"
+OF_ITEM_TYPES = ("items.", "flow.")
+"""How series begin whose labels are item types."""
+OF_NAMES = ("slots.", "limits.")
+"""How series begin whose labels are configs and plans; the others' are no names."""
 FLOW = ("arrived", "begun", "done", "failed", "waited", "peaks", "late", "unknown", "dead")
 FLOW_SERIES = {name: f"flow.{name}" for name in FLOW}
 """The flow of each minute, by item type. Every process reads the same numbers from the queue: they are gauges."""

@@ -15,6 +15,11 @@ from paceline.server.shapes.shape import Expects, Instant, Shape
 
 LONGEST_TOKEN = 512
 Scopes = Annotated[list[str], BeforeValidator(sorted)]
+Names = Annotated[
+    list[str],
+    BeforeValidator(lambda names: names if isinstance(names, list) else [*names.patterns]),
+    Field(description="The names, or how they begin (`team-a-*`), that the token is bound to; empty for all."),
+]
 
 
 class LoginRequest(Shape):
@@ -33,13 +38,14 @@ class SessionShown(Shape):
     login_required: bool
     name: str | None
     scopes: Scopes
+    names: Names
     expires_at: Instant | None
     openid: Annotated[bool, Field(description="Whether `/console/oidc/login` logs in with the organisation's account.")]
 
     @classmethod
     def of_login(cls, login: Login | None, *, openid: bool = False) -> Self:
         if login is None:
-            return cls(login_required=True, name=None, scopes=[], expires_at=None, openid=openid)
+            return cls(login_required=True, name=None, scopes=[], names=[], expires_at=None, openid=openid)
         return cls.of(login.caller, login, login_required=login.caller is not ANYONE, openid=openid)
 
 
@@ -64,6 +70,8 @@ class TokenShown(Shape):
 
     name: str
     scopes: Scopes
+    names: Names
+    rate: str | None
     created_at: Instant | None
     revoked_at: Instant | None
     expires_at: Instant | None

@@ -194,9 +194,15 @@ def _conditions(connection: Connection, table: sa.Table, selection: SlotFilter) 
     ]
     if selection.config_name is not None:
         conditions.append(charged_to(connection, selection.config_name, table))
+    if selection.names:
+        conditions.append(sa.or_(*(_is_named(table.c.config_name, pattern) for pattern in selection.names)))
     if selection.owner is not None:
         conditions.append(table.c.owner == selection.owner if selection.owner else table.c.owner.is_(None))
     return conditions
+
+
+def _is_named(column: sa.Column[str], pattern: str) -> sa.ColumnElement[bool]:
+    return begins_with(column, pattern[:-1]) if pattern.endswith("*") else column == pattern
 
 
 def _record(row: sa.Row[Any]) -> ListedSlot:

@@ -6,7 +6,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from paceline.server.access.model import Keyring, Scope, Token, digest, needed_scope, new_secret
+from paceline.errors import ConfigurationError
+from paceline.server.access.model import (
+    Caller,
+    Keyring,
+    Scope,
+    Token,
+    checked_rate,
+    digest,
+    needed_scope,
+    new_secret,
+    refusal,
+)
+from paceline.server.access.names import Names
 
 NOW = datetime(2027, 3, 1, tzinfo=UTC)
 
@@ -58,3 +70,38 @@ def test_admin_may_everything() -> None:
     caller = Keyring([Token("root", frozenset({Scope.ADMIN}), digest("a"))]).caller("a")
     assert caller is not None
     assert all(caller.may(scope) for scope in Scope)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "may"),
+    [
+        ("GET", "/admin/plans", True),
+        ("PUT", "/admin/plans/team-a-x", True),  # the plans check the name
+        ("GET", "/api/v1/slots/x/y", True),
+        ("POST", "/admin/rate-limit/config", True),
+        ("GET", "/metrics", True),
+        ("POST", "/admin/rate-limit/cache/flush", False),
+        ("GET", "/admin/audit", False),
+        ("DELETE", "/admin/sessions/x", False),
+        ("GET", "/api/v1/invoices", False),
+        ("GET", "/api/v1/slotsx", False),
+        ("GET", "/admin/plansx", False),
+    ],
+)
+def test_callers_with_names_have_the_paths_that_are_divided_by_names(method: str, path: str, may: bool) -> None:
+    caller = Token("t", frozenset({Scope.ADMIN}), digest("a"), names=Names(("team-a-*",))).caller
+    assert (refusal(caller, method, path) is None) is may
+    assert refusal(Caller("t", frozenset({Scope.ADMIN})), method, path) is None
+
+
+def test_a_scope_is_needed_whatever_the_names() -> None:
+    caller = Caller("t", frozenset({Scope.READ}), Names(("team-a-*",)))
+    assert "scope view" in str(refusal(caller, "GET", "/admin/plans"))
+
+
+@pytest.mark.parametrize("rate", ["often", "", "0/second"])
+def test_a_tokens_rate_is_a_rate(rate: str) -> None:
+    with pytest.raises(ConfigurationError, match="rate"):
+        checked_rate(rate)
+    assert checked_rate(None) is None
+    assert checked_rate("100/second") == "100/second"

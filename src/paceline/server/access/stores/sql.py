@@ -20,6 +20,7 @@ from paceline.server.access.audit_chain import (
     verify,
 )
 from paceline.server.access.model import Scope, Token
+from paceline.server.access.names import Names
 from paceline.server.access.ports import AuditEntry
 from paceline.server.access.stores.sessions import SqlSessionStore
 from paceline.server.access.stores.tables import admin_audit, audit_chain, token
@@ -88,7 +89,13 @@ def _add(connection: Connection, added: Token) -> Token:
     scopes = " ".join(sorted(added.scopes))
     connection.execute(
         token.insert().values(
-            name=added.name, scopes=scopes, digest=added.digest, created_at=created_at, expires_at=added.expires_at
+            name=added.name,
+            scopes=scopes,
+            digest=added.digest,
+            created_at=created_at,
+            expires_at=added.expires_at,
+            names=" ".join(added.names.patterns) or None,
+            rate=added.rate,
         )
     )
     return replace(added, created_at=created_at)
@@ -119,7 +126,8 @@ def _tokens(connection: Connection) -> list[Token]:
 def _token(row: Row[Any]) -> Token:
     scopes = frozenset(Scope(scope) for scope in row.scopes.split())
     earlier = (row.expires_at, row.earlier_digest, row.earlier_until)
-    return Token(row.name, scopes, row.digest, row.created_at, row.revoked_at, *earlier)
+    bounds = (Names(tuple((row.names or "").split())), row.rate)
+    return Token(row.name, scopes, row.digest, row.created_at, row.revoked_at, *earlier, *bounds)
 
 
 def _begin(

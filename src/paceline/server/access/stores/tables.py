@@ -17,9 +17,12 @@ token = sa.Table(
     sa.Column("expires_at", Instant),
     sa.Column("earlier_digest", sa.String(64)),
     sa.Column("earlier_until", Instant),
+    sa.Column("names", sa.String(1000)),
+    sa.Column("rate", sa.String(256)),
     info={
         "about": "Tokens by name. digest is the SHA-256 of the secret; the secret is kept nowhere. earlier_digest is "
-        "that of the secret before a rotation, valid until earlier_until."
+        "that of the secret before a rotation, valid until earlier_until. names are the patterns that it is bound to, "
+        "apart by spaces, and rate is how often it may be used; null for all names, and as often as any caller."
     },
 )
 

@@ -466,6 +466,8 @@ def _access() -> None:
         sa.Column("expires_at", Instant),
         sa.Column("earlier_digest", sa.String(64)),
         sa.Column("earlier_until", Instant),
+        sa.Column("names", sa.String(1000)),
+        sa.Column("rate", sa.String(256)),
         sa.PrimaryKeyConstraint("name", name="paceline_token_pk"),
     )
     op.create_table(
