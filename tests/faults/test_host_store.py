@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,10 +55,9 @@ def file_of(url: str) -> Path:
 def ask(port: int) -> tuple[int, int]:
     """The status of an answer, and the process it is from. A connection that waited for a worker that was killed is
     made again: no worker has seen its request."""
-    try:
-        return _ask(port)
-    except ConnectionResetError:
-        return _ask(port)
+    while True:
+        with suppress(ConnectionResetError, ConnectionRefusedError):
+            return _ask(port)
 
 
 def _ask(port: int) -> tuple[int, int]:
@@ -151,7 +150,6 @@ def site(kind: str, url: str, log: Path) -> Iterator[int]:
             yield port
         return
     if kind in ("gunicorn", "granian"):
-        pytest.importorskip(kind)
         with {"gunicorn": gunicorn, "granian": granian}[kind](url) as port:
             yield port
         return
@@ -178,6 +176,44 @@ def test_four_workers_admit_exactly_the_limit_though_one_is_killed(url: str, kin
     assert [status for status, _ in answers].count(200) == 20
     assert {status for status, _ in answers} == {200, 429}
     assert len({worker for _, worker in answers}) > 1
+
+
+def test_celerys_prefork_workers_admit_exactly_the_limit_though_one_is_killed(url: str, tmp_path: Path) -> None:
+    broker, answers = tmp_path / "broker", tmp_path / "answers"
+    broker.mkdir()
+    answers.touch()
+    environment = os.environ | {"HOST_STORE": url, "BROKER": str(broker), "ANSWERS": str(answers)}
+    celery = [sys.executable, "-m", "celery", "-A", "tests.faults.host_tasks"]
+
+    def ask_tasks(count: int) -> list[list[str]]:
+        """The answers of all tasks so far, after `count` more."""
+        expected = len(answers.read_text().splitlines()) + count
+        code = f"from tests.faults.host_tasks import ask\nfor _ in range({count}): ask.delay()"
+        subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, env=environment, check=True)
+        until(lambda: len(answers.read_text().splitlines()) == expected)
+        return [line.split() for line in answers.read_text().splitlines()]
+
+    worker = subprocess.Popen(
+        [*celery, "worker", "--pool", "prefork", "--concurrency", "4", "--loglevel", "ERROR", "--without-mingle"],
+        cwd=REPOSITORY,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        first = ask_tasks(10)
+        # One that has been idle longest: a task that runs there would be lost, answer and all.
+        last = {process: number for number, (process, _) in enumerate(first)}
+        killed = min(last, key=last.__getitem__)
+        os.kill(int(killed), signal.SIGKILL)
+        every = ask_tasks(150)
+    finally:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+    assert [status for _, status in every].count("200") == 20
+    assert killed not in {process for process, _ in every[10:]}
+    assert len({process for process, _ in every}) > 2
 
 
 @pytest.mark.parametrize(("workers", "warnings"), [(1, 0), (3, 1)])

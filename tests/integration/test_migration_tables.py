@@ -1,11 +1,9 @@
-"""The tables of docs/howto/coming-from.md, executed: a program of a peer and ours, the same requests, the same answers.
-
-Skipped where the peer is not installed; `make bench` installs them.
-"""
+"""The tables of docs/howto/coming-from.md, executed: a program of a peer and ours, the same requests, the same answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -43,8 +41,8 @@ class Slowapi:
     """An application with slowapi's limiter; `options` are its own."""
 
     def __init__(self, **options: Any) -> None:
-        slowapi = pytest.importorskip("slowapi")
-        middleware = pytest.importorskip("slowapi.middleware")
+        slowapi = import_module("slowapi")
+        middleware = import_module("slowapi.middleware")
         self.limiter = slowapi.Limiter(key_func=everyone, **options)
         self.app = FastAPI()
         self.app.state.limiter = self.limiter
@@ -138,7 +136,7 @@ class FlaskLimiter:
     """An application with flask-limiter; `options` are its own."""
 
     def __init__(self, **options: Any) -> None:
-        peer = pytest.importorskip("flask_limiter")
+        peer = import_module("flask_limiter")
         self.app = Flask("peer")
         self.limiter = peer.Limiter(everyone, app=self.app, storage_uri="memory://", **options)
 
@@ -226,9 +224,9 @@ def test_flask_limiter_shared_limit_per_method_and_deduct_when() -> None:
 
 @pytest.mark.parametrize("strategy", ["fixed-window", "moving-window", "sliding-window-counter"])
 def test_limits_every_strategy(strategy: str) -> None:
-    theirs = pytest.importorskip("limits")
-    storage = pytest.importorskip("limits.storage")
-    strategies = pytest.importorskip("limits.strategies")
+    theirs = import_module("limits")
+    storage = import_module("limits.storage")
+    strategies = import_module("limits.strategies")
     from paceline.compat import limits as compat
 
     peer = strategies.STRATEGIES[strategy](storage.storage_from_string("memory://"))
@@ -261,8 +259,8 @@ def limited_django() -> Iterator[FakeClock]:
 @pytest.mark.usefixtures("limited_django")
 def test_django_ratelimit_groups() -> None:
     """A limit counts for its view, or for all views of a group."""
-    decorators = pytest.importorskip("django_ratelimit.decorators")
-    exceptions = pytest.importorskip("django_ratelimit.exceptions")
+    decorators = import_module("django_ratelimit.decorators")
+    exceptions = import_module("django_ratelimit.exceptions")
     from django.http import HttpRequest, HttpResponse
     from django.test import RequestFactory
 
