@@ -320,6 +320,26 @@ async def test_answers_are_counted_by_rule(rules: Path) -> None:
             assert sample("envoy_descriptors_total", {"rule": rule, "outcome": outcome}) == count, rule
 
 
+async def test_in_shadow_every_request_passes_and_shows_what_would_be_refused(rules: Path) -> None:
+    app = create_app(settings(rules, envoy={"shadow": True}))
+    async with served(app) as caller:
+        answers = [await caller.ask("user=bob") for _ in range(3)]
+        assert [answer.overall_code for answer in answers] == [OK, OK, OK]
+        assert [answer.statuses[0].code for answer in answers] == [OK, OK, OVER]
+        sample = app.state.services.registry.get_sample_value
+        assert sample("envoy_requests_total", {"outcome": "shadow"}) == 1
+        assert sample("envoy_descriptors_total", {"rule": "edge.user", "outcome": "over_limit"}) == 1
+
+
+async def test_what_is_admitted_near_its_limit_is_counted(rules: Path) -> None:
+    rules.write_text("domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 10}}]")
+    app = create_app(settings(rules))
+    async with served(app) as caller:
+        for _ in range(12):
+            await caller.ask("user=bob")
+        assert app.state.services.registry.get_sample_value("envoy_near_limit_total", {"rule": "edge.user"}) == 2
+
+
 # -- Redis -------------------------------------------------------------------------------------------------------------
 
 

@@ -265,6 +265,10 @@ class EnvoySettings(Section):
     headers: Literal["ietf", "legacy", "off"] = "ietf"
     """Fields that Envoy adds to responses: `RateLimit` and `RateLimit-Policy`; `RateLimit-Limit`,
     `RateLimit-Remaining` and `RateLimit-Reset`; or none."""
+    shadow: bool = False
+    """All requests pass; each descriptor's status, the counts and the metrics are as without."""
+    near_limit: float = Field(0.8, gt=0, lt=1)
+    """The share of a limit from which on `envoy_near_limit_total` counts what is admitted."""
 
 
 class DispatchSettings(Section):

@@ -5,7 +5,7 @@ descriptors:
   - key: remote_address
     rate_limit: {unit: minute, requests_per_unit: 100}
 
-One file has one domain. A folder has one file per domain.
+One file has one domain. Files of a folder that have the same domain are one.
 """
 
 from __future__ import annotations
@@ -87,27 +87,25 @@ class EnvoyConfig:
 
 
 def read_domains(files: list[Path]) -> list[RuleNode]:
-    """The rules of each file.
+    """The rules of each domain, from all files that have it.
 
     Raises:
-        ConfigurationError: a file can't be used, or two have the same domain.
+        ConfigurationError: a file can't be used, or two have the same descriptor.
     """
     domains: dict[str, RuleNode] = {}
     for file in files:
         try:
-            domain = parse_domain(file.read_text("utf-8"))
+            domain = parse_domain(file.read_text("utf-8"), domains)
         except UnicodeDecodeError:
             raise ConfigurationError(str(file), "is not UTF-8") from None
         except ConfigurationError as error:
             raise ConfigurationError(f"{file}: {error.field}", error.problem) from None
-        if domain.path in domains:
-            raise ConfigurationError(f"{file}: domain", f"{domain.path!r} stands in another file, too; merge them")
         domains[domain.path] = domain
     return list(domains.values())
 
 
-def parse_domain(text: str) -> RuleNode:
-    """The rules of one document.
+def parse_domain(text: str, known: Mapping[str, RuleNode] | None = None) -> RuleNode:
+    """The rules of one document; added to those of its domain that are known.
 
     Raises:
         ConfigurationError: names the member that is wrong.
@@ -117,7 +115,7 @@ def parse_domain(text: str) -> RuleNode:
     domain = _text(document.get("domain"), "domain")
     if not domain:
         raise ConfigurationError("domain", "is missing; name the domain that Envoy sends")
-    root = RuleNode(domain)
+    root = (known or {}).get(domain) or RuleNode(domain)
     _add_descriptors(root, document.get("descriptors"), "descriptors")
     return root
 
@@ -134,7 +132,7 @@ def _add_descriptors(parent: RuleNode, written: Any, where: str, depth: int = 1)
         value = _text(member.get("value"), f"{place}.value")
         name = f"{key}_{value}" if value else key
         if name in parent.children:
-            raise ConfigurationError(place, f"{name!r} stands here twice; give each key and value one descriptor")
+            raise ConfigurationError(place, f"{name!r} stands here twice, or in another file; give each key and value one descriptor")
         shares = _flag(member, "share_threshold", place)
         if shares and ANY not in name:
             raise ConfigurationError(f"{place}.share_threshold", "needs a value with a wildcard (*)")

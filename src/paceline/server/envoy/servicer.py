@@ -35,11 +35,19 @@ class RateLimitServicer:
     """Answers Envoy. `response_headers` says which fields Envoy is to add: `ietf`, `legacy` or `off`."""
 
     def __init__(
-        self, limiter: DescriptorLimiter, access: GrpcAccess, metrics: EnvoyMetrics, response_headers: str = "ietf"
+        self,
+        limiter: DescriptorLimiter,
+        access: GrpcAccess,
+        metrics: EnvoyMetrics,
+        response_headers: str = "ietf",
+        *,
+        shadow: bool = False,
     ) -> None:
+        """With `shadow`, every request passes."""
         self._limiter = limiter
         self._access = access
         self._metrics = metrics
+        self._shadow = shadow
         self._headers = {"ietf": _ietf_headers, "legacy": _legacy_headers}.get(response_headers, _no_headers)
         self._log = structlog.get_logger("paceline.envoy")
 
@@ -66,7 +74,7 @@ class RateLimitServicer:
             code = grpc.StatusCode.UNAVAILABLE if isinstance(error, StoreUnavailable) else grpc.StatusCode.INTERNAL
             await context.abort(code, type(error).__name__)
         self._metrics.decided(outcome)
-        response = RateLimitResponse(overall_code=OK if outcome.allowed else OVER_LIMIT)
+        response = RateLimitResponse(overall_code=OK if outcome.allowed or self._shadow else OVER_LIMIT)
         for status in outcome.statuses:
             _add_status(response, status)
         for name, value in self._headers(outcome):

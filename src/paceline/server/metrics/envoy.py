@@ -14,9 +14,21 @@ OTHER = "(other)"
 class EnvoyMetrics:
     """Counts the answers to Envoy into a Prometheus registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        requests = Counter("envoy_requests", "Requests of Envoy that were decided.", ["outcome"], registry=registry)
-        self._passed, self._denied = requests.labels("ok"), requests.labels("over_limit")
+    def __init__(self, registry: CollectorRegistry, *, shadow: bool = False, near_limit: float = 0.8) -> None:
+        requests = Counter(
+            "envoy_requests",
+            "Requests of Envoy that were decided: ok, over_limit, or shadow, if all pass (PACELINE_ENVOY_SHADOW).",
+            ["outcome"],
+            registry=registry,
+        )
+        self._passed, self._denied = requests.labels("ok"), requests.labels("shadow" if shadow else "over_limit")
+        self._near_limit = near_limit
+        self._near = Counter(
+            "envoy_near_limit",
+            "Descriptors that were admitted when more than PACELINE_ENVOY_NEAR_LIMIT of their limit was spent.",
+            ["rule"],
+            registry=registry,
+        )
         self._descriptors = Counter(
             "envoy_descriptors",
             "Descriptors, by the rule they fall under and their outcome: ok, over_limit, shadow (over a limit in "
@@ -43,7 +55,10 @@ class EnvoyMetrics:
         (self._passed if outcome.allowed else self._denied).inc()
         for status in outcome.statuses:
             if status.match is not None:
-                self._counter(status.match.metric, _outcome(status)).inc()
+                outcome_of_rule = _outcome(status)
+                self._counter(status.match.metric, outcome_of_rule).inc()
+                if outcome_of_rule == "ok" and self._is_near(status):
+                    self._near.labels(self._label(status.match.metric)).inc()
 
     def failed(self, error: str) -> None:
         """Counts a request that ended with an error."""
@@ -52,6 +67,14 @@ class EnvoyMetrics:
     def rejected(self) -> None:
         """Counts a config file that could not be used."""
         self._rejected.inc()
+
+    def _is_near(self, status: Status) -> bool:
+        rule = status.rule
+        return rule is not None and rule.size - status.remaining > int(rule.size * self._near_limit)
+
+    def _label(self, rule: str) -> str:
+        """The rule, unless there are too many: then what they share."""
+        return rule if rule in self._names else OTHER
 
     def _counter(self, rule: str, outcome: str) -> Counter:
         counter = self._rules.get((rule, outcome))

@@ -69,7 +69,8 @@ async def open_envoy(services: Services) -> AsyncIterator[int | None]:
     from paceline.server.grpc.server import grpc_server
     from paceline.server.metrics.envoy import EnvoyMetrics
 
-    metrics = EnvoyMetrics(services.registry)
+    shadow = settings.envoy.shadow
+    metrics = EnvoyMetrics(services.registry, shadow=shadow, near_limit=settings.envoy.near_limit)
     if limits.descriptors.config is not None:
         limits.descriptors.config.on_rejection = metrics.rejected
     servicer = RateLimitServicer(
@@ -77,6 +78,7 @@ async def open_envoy(services: Services) -> AsyncIterator[int | None]:
         GrpcAccess(services.authenticator, services.ingress),
         metrics,
         settings.envoy.headers,
+        shadow=shadow,
     )
     async with grpc_server(
         settings.grpc,

@@ -156,12 +156,18 @@ def test_a_folder_has_a_file_per_domain(tmp_path: Path) -> None:
     assert [domain.path for domain in EnvoyConfig(tmp_path).load()] == ["a", "b"]
 
 
-def test_two_files_of_one_domain_are_refused(tmp_path: Path) -> None:
-    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    for file in files:
-        file.write_text("domain: d")
-    with pytest.raises(ConfigurationError, match=r"b\.yaml: domain: 'd' stands in another file"):
-        read_domains(files)
+def test_files_of_one_domain_are_one(tmp_path: Path) -> None:
+    rate_limit = "{unit: minute, requests_per_unit: 1}"
+    for team in ("a", "b"):
+        text = f"domain: d\ndescriptors: [{{key: team, value: {team}, rate_limit: {rate_limit}}}]"
+        (tmp_path / f"{team}.yaml").write_text(text)
+    config = EnvoyConfig(tmp_path)
+    (domain,) = config.load()
+    assert [node.path for node in domain.nodes()] == ["d", "d.team_a", "d.team_b"]
+    (tmp_path / "c.yaml").write_text("domain: d\ndescriptors: [{key: team, value: b}]")
+    assert config.load() == [domain], "the rules stay"
+    with pytest.raises(ConfigurationError, match=r"c\.yaml: descriptors\[0\]: 'team_b' stands here twice, or in another"):
+        read_domains(sorted(tmp_path.iterdir()))
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"domain: d\ndescriptors: 5", b""])
