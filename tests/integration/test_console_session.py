@@ -58,7 +58,14 @@ async def test_a_login_shows_what_its_scopes_allow_and_no_more(settings: Setting
     secret = await made(settings, "reader", "read")
     async with client(settings) as http:
         nobody = (await http.get("/console/session")).json()
-        assert nobody == {"loginRequired": True, "name": None, "scopes": [], "expiresAt": None, "openid": False}
+        assert nobody == {
+            "loginRequired": True,
+            "name": None,
+            "scopes": [],
+            "names": [],
+            "expiresAt": None,
+            "openid": False,
+        }
         assert (await http.get("/api/v1/forecast")).status_code == 401
         answer = await log_in(http, secret)
         assert answer.status_code == 200, answer.text

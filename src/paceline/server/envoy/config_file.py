@@ -132,7 +132,9 @@ def _add_descriptors(parent: RuleNode, written: Any, where: str, depth: int = 1)
         value = _text(member.get("value"), f"{place}.value")
         name = f"{key}_{value}" if value else key
         if name in parent.children:
-            raise ConfigurationError(place, f"{name!r} stands here twice, or in another file; give each key and value one descriptor")
+            raise ConfigurationError(
+                place, f"{name!r} stands here twice, or in another file; give each key and value one descriptor"
+            )
         shares = _flag(member, "share_threshold", place)
         if shares and ANY not in name:
             raise ConfigurationError(f"{place}.share_threshold", "needs a value with a wildcard (*)")

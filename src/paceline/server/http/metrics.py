@@ -8,6 +8,7 @@ import hmac
 import os
 from collections.abc import Iterator, Mapping
 from copy import copy
+from functools import cache
 
 from fastapi import Request, Response
 from prometheus_client import (
@@ -24,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from paceline.server.access.model import ANYONE
 from paceline.server.access.names import Names
+from paceline.server.apps import installed_apps
 from paceline.server.http.parameters import api_router
 from paceline.server.http.services import services_of
 
@@ -37,6 +39,12 @@ NAMES = {"config", "plan", "item_type", "downstream", "rule"}
 """The labels whose values are names that users chose."""
 OTHERS = "(other)"
 """The value that names share which are too many."""
+
+
+@cache
+def names_of_code() -> frozenset[str]:
+    """Names that no user chose: alert rules have them."""
+    return frozenset({OTHERS, "default"}).union(*(app.item_types for app in installed_apps()))
 
 
 class CodedNames(Collector):
@@ -55,13 +63,13 @@ class CodedNames(Collector):
 
     def _labels(self, labels: Mapping[str, str]) -> dict[str, str]:
         return {
-            label: value if label not in NAMES or value == OTHERS or self._is_shown(label, value) else self._code(value)
+            label: value if label not in NAMES or self._is_shown(label, value) else self._code(value)
             for label, value in labels.items()
         }
 
     def _is_shown(self, label: str, value: str) -> bool:
-        if self._names is None:
-            return False
+        if self._names is None or value in names_of_code():
+            return value in names_of_code()
         return self._names.allow_type(value) if label == "item_type" else self._names.allow(value)
 
     def _code(self, name: str) -> str:

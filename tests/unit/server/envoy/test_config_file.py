@@ -166,7 +166,9 @@ def test_files_of_one_domain_are_one(tmp_path: Path) -> None:
     assert [node.path for node in domain.nodes()] == ["d", "d.team_a", "d.team_b"]
     (tmp_path / "c.yaml").write_text("domain: d\ndescriptors: [{key: team, value: b}]")
     assert config.load() == [domain], "the rules stay"
-    with pytest.raises(ConfigurationError, match=r"c\.yaml: descriptors\[0\]: 'team_b' stands here twice, or in another"):
+    with pytest.raises(
+        ConfigurationError, match=r"c\.yaml: descriptors\[0\]: 'team_b' stands here twice, or in another"
+    ):
         read_domains(sorted(tmp_path.iterdir()))
 
 

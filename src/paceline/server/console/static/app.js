@@ -14,7 +14,7 @@ import {clock} from './words.js'
 const RETRY_MS = 3000
 const READ_MS = 10_000 // so long a banner about a change without an answer stays, to be read
 
-let session = {loginRequired: true, name: null, scopes: []}
+let session = {loginRequired: true, name: null, scopes: [], names: []}
 let current = null // the page shown: {name, refresh, every, failures}; one with {stream, receive} has a stream of its own
 let shownPath = location.hash.split('?')[0]
 let paused = false
@@ -143,7 +143,11 @@ function who() {
       'span',
       {title: `until ${new Date(session.expiresAt).toLocaleString()}`},
       h('b', {}, session.name),
-      h('small', {}, ` ${session.scopes.includes('admin') ? 'admin' : session.scopes.join(' ')}`),
+      h(
+        'small',
+        {},
+        ` ${session.scopes.includes('admin') ? 'admin' : session.scopes.join(' ')} ${session.names.join(' ')}`.trimEnd(),
+      ),
     ),
     button(
       'Log out',
