@@ -332,12 +332,11 @@ async def test_in_shadow_every_request_passes_and_shows_what_would_be_refused(ru
 
 
 async def test_what_is_admitted_near_its_limit_is_counted(rules: Path) -> None:
-    rules.write_text("domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 10}}]")
     app = create_app(settings(rules))
     async with served(app) as caller:
-        for _ in range(12):
-            await caller.ask("user=bob")
-        assert app.state.services.registry.get_sample_value("envoy_near_limit_total", {"rule": "edge.user"}) == 2
+        for _ in range(102):
+            await caller.ask("route=/")
+        assert app.state.services.registry.get_sample_value("envoy_near_limit_total", {"rule": "edge.route"}) == 20
 
 
 # -- Redis -------------------------------------------------------------------------------------------------------------

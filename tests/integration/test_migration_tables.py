@@ -1,4 +1,5 @@
-"""The tables of docs/howto/coming-from.md, executed: a program of a peer and ours, the same requests, the same answers."""
+"""The tables of docs/howto/coming-from.md, executed: a program of a peer and ours, the same requests, the same
+answers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from paceline.server.cli import app
 
 FREE_TEXT = {
     "--after", "--at", "--before", "--concurrency", "--config", "--context", "--control-sum", "--count", "--cron",
-    "--cursor", "--domain", "--error", "--event", "--every", "--expires", "--expires-in", "--feed", "--follow",
+    "--cursor", "--domain", "--error", "--event", "--every", "--expires", "--expires-in", "--feed", "--follow", "--for",
     "--from", "--hold-for", "--host", "--kept", "--key", "--known", "--lane", "--lane-concurrency", "--latency",
     "--max-delay", "--new-lane", "--notice", "--overlap", "--override", "--owner", "--per-second", "--phone", "--plan",
     "--prefix", "--queue", "--queues", "--rate", "--reason", "--to", "--type", "--window", "--zone",
