@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from paceline.downstream.directory import Downstreams, KnownDownstream
+from paceline.downstream.directory import Downstreams, Listed
 from paceline.server.access.names import Names
 from paceline.server.bound.calls import offer, refuse_others
 from paceline.server.bound.limits import BoundLimiter, BoundPlans
@@ -59,8 +59,9 @@ class BoundDownstreams(Downstreams):
         self._original = downstreams
         self._names = names
 
-    async def list(self) -> list[KnownDownstream]:
-        return [known for known in await self._original.list() if self._names.allow(known.name)]
+    async def list(self) -> Listed:
+        listed = await self._original.list()
+        return listed._replace(known=[known for known in listed.known if self._names.allow(known.name)])
 
 
 offer(BoundDownstreams, Downstreams, "name", lambda downstreams, name: downstreams._names.check(name), ["change"])

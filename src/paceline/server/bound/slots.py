@@ -12,7 +12,7 @@ from paceline.server.bound.calls import offer, refuse_others
 from paceline.slots import SlotScheduler
 from paceline.slots.booking.packing import Booking
 from paceline.slots.forecast.impact import ChangeWarning
-from paceline.slots.listing import EVERYTHING, MOST_LISTED, ListedSlot, SlotFilter
+from paceline.slots.listing import EVERYTHING, MOST_LISTED, ListedConfig, ListedSlot, SlotFilter
 from paceline.slots.model import AssignedSlot, BookingGroup, PolicyVersion, SlotRequest, WindowPolicy
 
 
@@ -43,15 +43,23 @@ class BoundSlots(SlotScheduler):
         return [one for one in await self._original.configs(following=following) if self._names.allow(one.name)]
 
     async def search_configs(
-        self, search: str = "", *, after: str | None = None, limit: int = 100
-    ) -> list[PolicyVersion]:
-        found: list[PolicyVersion] = []
+        self, search: str = "", *, template: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[ListedConfig]:
+        if template:
+            self._names.check(template)
+        found: list[ListedConfig] = []
         while True:
-            page = await self._original.search_configs(search, after=after, limit=limit)
-            found += [one for one in page if self._names.allow(one.name)]
+            # Templates of others are none here: what follows one of them follows none.
+            page = await self._original.search_configs(search, template=template or None, after=after, limit=limit)
+            own = [self._listed(one) for one in page if self._names.allow(one.version.name)]
+            found += [one for one in own if template != "" or one.template is None]
             if len(page) < limit or len(found) >= limit:
                 return found[:limit]
-            after = page[-1].name
+            after = page[-1].version.name
+
+    def _listed(self, config: ListedConfig) -> ListedConfig:
+        is_known = config.template is None or self._names.allow(config.template)
+        return config if is_known else config._replace(template=None)
 
     async def configure(self, name: str, policy: WindowPolicy, **options: Any) -> PolicyVersion:
         self._check_policy(name, policy.follow)
