@@ -318,3 +318,25 @@ async def test_stop_over_smpp_is_an_opt_out_and_is_answered(center: Smsc, tmp_pa
         center.write("491701234567", "start", 0)
         await eventually(lambda: len(center.submitted) == 2, within=20)
         assert (await served.client.get("/api/optouts/+491701234567")).status_code == 404
+
+
+async def test_the_sender_goes_by_the_country_also_of_replies(center: Smsc, tmp_path: Path) -> None:
+    pools = {"+49": ["Laden"], "+1": ["+15005550006", "+15005550007"]}
+    sms = settings_of(center) | {"senders": pools}
+    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+        user = new_user()
+        await served.configure(user, 100, 60)
+        for to in ("+491701234567", "+12125550100", "+12125550100", "+441632960001"):
+            await served.client.post("/api/send", json={"userId": user, "message": "hello", "to": to})
+        center.write("491701234568", "HELP", 0)
+        await eventually(lambda: len(center.submitted) == 5, within=20)
+        senders: dict[str, set[str]] = {}
+        for sent in center.submitted:
+            senders.setdefault(sent.destination, set()).add(sent.source)
+        assert (senders["491701234567"], senders["491701234568"], senders["441632960001"]) == (
+            {"Laden"},
+            {"Laden"},
+            {"Shop"},
+        )
+        assert len(senders["12125550100"]) == 1
+        assert senders["12125550100"] < {"15005550006", "15005550007"}

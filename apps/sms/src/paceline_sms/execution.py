@@ -40,6 +40,7 @@ from paceline_sms.provider import Accepted, OnUnknown, Rejected, SmsMessage, Una
 from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.quiet_hours import QuietHours
 from paceline_sms.recipients import zones_of
+from paceline_sms.senders import Senders
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 3600.0
@@ -89,11 +90,13 @@ class MessageExecution:
         *,
         observer: NotificationObserver | None = None,
         quiet_hours: QuietHours | None = None,
+        senders: Senders | None = None,
     ) -> None:
         self._store = store
         self._providers = providers
         self._observer = observer or NullObserver()
         self._quiet_hours = quiet_hours
+        self._senders = senders or Senders({})
         self.downstream = providers.downstream
         """Each execution is a call of it: the worker waits for its turn."""
         self._facts: Batcher[FactsRequest, Facts] = Batcher(store.facts)
@@ -255,15 +258,17 @@ class MessageExecution:
         expires_ms = facts.expires_ms
         if expires_ms is None:
             expires_ms = facts.now_ms + int(LONGEST_WAIT.total_seconds() * 1000)
+        phone = message.to or facts.recipient.phone
         return SmsMessage(
             message.message_id,
-            message.to or facts.recipient.phone,
+            phone,
             message.text,
             message.segments,
             attempt,
             from_ms(expires_ms),
             message.user_id,
             message.locale or facts.recipient.locale,
+            self._senders.sender_of(phone),
         )
 
     def _quiet_until(self, message: Message, facts: Facts) -> int | None:

@@ -42,6 +42,8 @@ class SmsMessage:
     """When the message expires."""
     user_id: int
     locale: str | None = None
+    sender: str | None = None
+    """Who it is from, by the settings; None: the provider's own sender."""
 
     @property
     def encoding(self) -> Encoding:

@@ -106,10 +106,12 @@ class ProviderChain:
             return Unknown(f"the provider failed: {type(error).__name__}")
         return result
 
-    async def reply(self, entry: NamedProvider, message: Inbound, text: str) -> None:
+    async def reply(self, entry: NamedProvider, message: Inbound, text: str, sender: str | None) -> None:
         """Answers a person by the provider that received the message, once, at its pace."""
         deadline = datetime.now(UTC) + REPLY_LIFE
-        sms = SmsMessage(message.inbound_id, message.phone, text, count_segments(text).number, 1, deadline, 0)
+        sms = SmsMessage(
+            message.inbound_id, message.phone, text, count_segments(text).number, 1, deadline, 0, sender=sender
+        )
         try:
             async with entry.downstream.call(timeout=self._timeout):
                 result: object = await self.call(entry, sms)

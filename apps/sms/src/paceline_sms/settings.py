@@ -11,6 +11,8 @@ from paceline.server.setting_sections import JsonLists, JsonObject, ProviderUrl,
 from paceline_sms.inbound import InboundWords
 from paceline_sms.model import checked_expiry
 from paceline_sms.quiet_hours import QuietHours
+from paceline_sms.senders import Senders
+from paceline_sms.templates import Templates
 
 
 class SmsSettings(Section):
@@ -86,6 +88,11 @@ class SmsSettings(Section):
     """How long the messages of a dead sender wait for another one."""
     expires_in: str = "PT24H"
     """How long a message that names no expiry may wait."""
+    senders: JsonLists = Field(default_factory=dict)
+    """Who messages are from, a JSON object of lists by what a number begins with: `{"+49": ["Shop"], "+": ["+1500…"]}`.
+    A recipient always gets the same one. Without any, the provider's own."""
+    templates: JsonObject = Field(default_factory=dict)
+    """Texts with variables, a JSON object by name: `{"code": "Your code is {code}"}`."""
     quiet_hours: str | None = None
     """`21:00-08:00`: when messages wait, by the recipient's clock, unless their priority is high."""
 
@@ -101,6 +108,24 @@ class SmsSettings(Section):
         try:
             checked_expiry(value)
         except InvalidInput as error:
+            raise ValueError(error.problem) from None
+        return value
+
+    @field_validator("senders")
+    @classmethod
+    def _are_senders(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        try:
+            Senders(value)
+        except ConfigurationError as error:
+            raise ValueError(error.problem) from None
+        return value
+
+    @field_validator("templates")
+    @classmethod
+    def _are_templates(cls, value: dict[str, str]) -> dict[str, str]:
+        try:
+            Templates(value)
+        except ConfigurationError as error:
             raise ValueError(error.problem) from None
         return value
 

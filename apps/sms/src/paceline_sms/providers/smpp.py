@@ -74,7 +74,9 @@ class SmppProvider:
             return Rejected("there is no number to send to: configure the user's phone, or send with to")
         session = await self._session()
         try:
-            answer = await session.submit(_submit_sm(message, message.to, self._sender), WINDOW_SECONDS)
+            answer = await session.submit(
+                _submit_sm(message, message.to, message.sender or self._sender), WINDOW_SECONDS
+            )
         except NotBound as error:
             raise Unavailable(str(error)) from error
         except WindowFull as error:

@@ -61,10 +61,11 @@ class TwilioProvider:
     async def send(self, message: SmsMessage) -> Accepted | Rejected | Unknown:
         if message.to is None:
             return Rejected("there is no number to send to: configure the user's phone, or send with to")
-        service = self._sender.startswith("MG")
+        sender = message.sender or self._sender
+        service = sender.startswith("MG")
         form = {
             "To": message.to,
-            "MessagingServiceSid" if service else "From": self._sender,
+            "MessagingServiceSid" if service else "From": sender,
             "Body": message.text,
         }
         if self._receipts_url is not None:

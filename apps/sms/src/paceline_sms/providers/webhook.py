@@ -49,6 +49,8 @@ class WebhookProvider:
         document = {"userId": message.user_id, "message": message.text, "messageId": message.id}
         if message.to is not None:
             document["to"] = message.to
+        if message.sender is not None:
+            document["from"] = message.sender
         body = json.dumps(document).encode()
         headers = {"Idempotency-Key": message.id}
         if self._key is not None:

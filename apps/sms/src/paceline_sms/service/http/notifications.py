@@ -26,6 +26,7 @@ from paceline_sms.service.shapes.notifications import (
     NotificationSent,
 )
 from paceline_sms.service.wiring.notifications import Notifications
+from paceline_sms.templates import VariablesWrong
 
 OPTIONAL = ("algorithm", "unit", "phone", "locale", "zone")
 """Members of a configuration that keep their values if they are left out."""
@@ -101,11 +102,12 @@ async def accept(gateway: Notifications, request: NotificationRequest, key: str 
         InvalidInput: A member can't be used.
         NotFound: The user has no quota.
     """
+    text = _text(gateway, request)
     with name_outages():
         try:
             verdict = await gateway.intake.send(
                 request.user_id,
-                request.message,
+                text,
                 key=key,
                 to=request.to,
                 priority=request.priority,
@@ -122,6 +124,27 @@ async def accept(gateway: Notifications, request: NotificationRequest, key: str 
     if not verdict.allowed:
         raise limited(verdict)
     return NotificationSent(status=SENT, message_id=verdict.message_id, segments=verdict.segments)
+
+
+def _text(gateway: Notifications, request: NotificationRequest) -> str:
+    """The message, or that of its template.
+
+    Raises:
+        Problem: 422, a variable is missing or unknown.
+        InvalidInput: There is neither, or both; or the template is not known.
+    """
+    if request.template is None:
+        if request.variables is not None:
+            raise invalid("variables", "are those of a template; name it")
+        if request.message is None:
+            raise invalid("message", "is required, or a template")
+        return request.message
+    if request.message is not None:
+        raise invalid("template", "stands in place of message; give one of them")
+    try:
+        return gateway.templates.render(request.template, request.variables or {})
+    except VariablesWrong as error:
+        raise Problem(422, "template-variables", "Template Variables Wrong", str(error), field=error.field) from error
 
 
 def limited(verdict: Verdict) -> Problem:

@@ -10,6 +10,7 @@ from paceline.server.shapes.shape import Expects, Instant, Shape
 from paceline_sms.model import LARGEST, LONGEST_MESSAGE
 from paceline_sms.ports import DeadLetter as Letter
 from paceline_sms.quota import Quota
+from paceline_sms.templates import LONGEST_NAME
 
 SENT = "Message Sent Successfully"
 _MESSAGE: dict[str, Any] = {
@@ -54,7 +55,17 @@ class NotificationRequest(Shape):
     """A message to a user."""
 
     user_id: UserId
-    message: Annotated[str, WithJsonSchema(_MESSAGE), Expects("a text that is not blank")]
+    message: Annotated[str | None, WithJsonSchema(_MESSAGE), Expects("a text that is not blank")] = None
+    template: Annotated[
+        str | None,
+        Field(max_length=LONGEST_NAME, description="Instead of `message`: the name of a text of the settings."),
+        Expects(f"a text of at most {LONGEST_NAME} characters"),
+    ] = None
+    variables: Annotated[
+        dict[str, Any] | None,
+        Field(description="Of the template: texts and whole numbers.", json_schema_extra={"example": {"code": "4711"}}),
+        Expects("an object"),
+    ] = None
     to: Annotated[str | None, Field(description="E.164; left out, the user's own number."), Expects("a text")] = None
     priority: Annotated[Literal["high", "normal", "low"], Expects("one of high, normal, low")] = "normal"
     expires_in: Annotated[

@@ -42,6 +42,7 @@ from paceline_sms.readers import Readers
 from paceline_sms.receipts import EarlyReceipts, ReceiptReader, early_topic
 from paceline_sms.reconciliation import LogProgress, Sweep
 from paceline_sms.relay import Relay
+from paceline_sms.senders import Senders
 from paceline_sms.service.wiring.followers import copies_topic, followers
 from paceline_sms.service.wiring.sms_providers import open_providers
 from paceline_sms.settings import SmsSettings
@@ -49,6 +50,7 @@ from paceline_sms.stores.migrations import steps
 from paceline_sms.stores.quota_statements import Way
 from paceline_sms.stores.rows import decrypted_record
 from paceline_sms.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
+from paceline_sms.templates import Templates
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -68,6 +70,7 @@ class Notifications(NamedTuple):
     """For receipts; the sender has its own chain."""
     observer: NotificationObserver
     inbound_words: InboundWords
+    templates: Templates
     probes: dict[str, Callable[[], Awaitable[object]]]
 
 
@@ -127,8 +130,11 @@ async def open_notifications(
             running.push_async_callback(intake.close)
             if registry is not None:
                 readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
+            templates = Templates(sms_settings.templates)
             words = InboundWords(sms_settings.inbound_words, sms_settings.inbound_replies)
-            yield Notifications(intake, SqlAnalyticsStore(shared), messages, providers, observer, words, probes)
+            yield Notifications(
+                intake, SqlAnalyticsStore(shared), messages, providers, observer, words, templates, probes
+            )
 
 
 async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: CollectorRegistry | None = None) -> None:
@@ -247,6 +253,7 @@ async def _sending(
         providers,
         observer=observer,
         quiet_hours=None if sms.quiet_hours is None else QuietHours(sms.quiet_hours),
+        senders=Senders(sms.senders),
     )
     configs = dispatch_configs(
         lease_seconds=sms.lease_seconds,
@@ -286,7 +293,7 @@ def _start_readers(
     words = InboundWords(sms.inbound_words, sms.inbound_replies)
     for entry in providers.providers:
         if (receipts := getattr(entry.provider, "receipts", None)) is not None:
-            take = partial(_take_inbound, messages, words, providers, entry)
+            take = partial(_take_inbound, messages, words, Senders(sms.senders), providers, entry)
             reader = ReceiptReader(entry.name, receipts, messages.receive, take, observer)
             readers.start(f"receipts of {entry.name}", reader.run)
     events, copies = sms.events_topic, None
@@ -304,11 +311,16 @@ def _start_readers(
 
 
 async def _take_inbound(
-    messages: SqlDeliveryStore, words: InboundWords, providers: ProviderChain, entry: NamedProvider, message: Inbound
+    messages: SqlDeliveryStore,
+    words: InboundWords,
+    senders: Senders,
+    providers: ProviderChain,
+    entry: NamedProvider,
+    message: Inbound,
 ) -> None:
     """Takes a message that came over a provider's own connection. The reply is sent once, at the provider's pace."""
     if reply := await received(messages, words, entry.name, message):
-        await providers.reply(entry, message, reply)
+        await providers.reply(entry, message, reply, senders.sender_of(message.phone))
 
 
 def _progress(settings: Settings) -> LogProgress | None:
