@@ -78,6 +78,12 @@ def test_nobody_reads_a_payment_in_the_database(url: str, keys: str | None, tmp_
         variables = {"PACELINE_DATABASE_URL": url, "PACELINE_PAYMENTS_DOWNSTREAM_URL": bank.url}
         if keys is not None:
             variables["PACELINE_DISPATCH_ENCRYPTION_KEYS"] = keys
+        (tmp_path / "rules.toml").write_text('configs = ["payer-{payerIban}", "{payeeCountry}-payee-{payeeIban}"]\n')
+        variables["PACELINE_PAYMENTS_RULES"] = str(tmp_path / "rules.toml")
+        for template in ("payer-*", "FR-payee-*", "GB-payee-*"):
+            assert (
+                run(tmp_path, "config", "set", template, "--max", "10", "--window", "PT1S", **variables).returncode == 0
+            )
         with Service(tmp_path, **variables) as service, service.client() as client:
             later = datetime.now(UTC) + timedelta(days=2)
             feed = send(
@@ -100,19 +106,28 @@ def test_nobody_reads_a_payment_in_the_database(url: str, keys: str | None, tmp_
             assert (shown["payer"]["name"], shown["payee"]["iban"]) == (NAMES[0], PAYEE)
             assert shown["instruction"]["RmtInf"] == {"Ustrd": ["Rent for the lighthouse"]}
             assert client.post("/api/v1/payments/refused/retry").status_code in (200, 202), "its item is read again"
+            metrics = client.get("/metrics").text
         while_stopped = stored(url)
         sent = [call.body.decode() for call in bank.calls() if call.key == "paid"]
     assert NAMES[1] in sent[0]
     assert "Rent for the lighthouse" in sent[0]
     readable = [text for text in SAID if text in while_stopped]
+    slot = json.loads(run(tmp_path, "slots", "show", "payment:waits", "--json", **variables).stdout)
+    named = run(tmp_path, "payments", "configs", PAYER, "--json", **variables)
+    [payer_config] = [each for each in json.loads(named.stdout)["names"] if each.startswith("payer-")]
+    assert payer_config in [window["configName"] for window in slot["windows"]]
     if keys is None:
         assert set(NAMES[:2]) <= set(readable), "this test would find them"
+        assert payer_config == f"payer-{PAYER}"
     else:
         assert readable == []
+        assert [text for text in SAID if text in metrics] == []
+        assert json.loads(named.stdout)["names"] == [payer_config, f"{{payeeCountry}}-payee-{payer_config[6:]}"]
     verified = run(tmp_path, "audit", "verify", **variables)
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    echoed = service.log
-    assert [text for text in SAID if text in echoed] == []
+    # Without keys, configs are named after accounts, and the log names a config that is made from its template.
+    confidential = SAID if keys is not None else [text for text in SAID if text not in (PAYER, PAYEE)]
+    assert [text for text in confidential if text in service.log] == []
 
 
 def test_duplicates_and_daily_limits_hold_while_keys_are_rotated(url: str, tmp_path: Path) -> None:
@@ -143,3 +158,31 @@ def test_duplicates_and_daily_limits_hold_while_keys_are_rotated(url: str, tmp_p
         shown = client.get("/api/v1/payments/more-1").json()
         assert shown["payee"]["name"].startswith("encrypted with the key "), "without the keys, their id is shown"
         assert client.get("/api/v1/payments/same-0").json()["payee"]["name"] == NAMES[1], "from before there were keys"
+
+
+def test_limits_per_payer_hold_while_keys_are_rotated(tmp_path: Path) -> None:
+    """Two an hour for each payer: the third is booked an hour later, under whatever keys the first two were."""
+    (tmp_path / "rules.toml").write_text('configs = ["payer-{payerIban}"]\n')
+    variables = {
+        "PACELINE_DATABASE_URL": f"sqlite:///{tmp_path / 'paceline.db'}",
+        "PACELINE_PAYMENTS_RULES": str(tmp_path / "rules.toml"),
+    }
+    assert run(tmp_path, "config", "set", "payer-*", "--max", "2", "--window", "PT1H", **variables).returncode == 0
+    at = datetime(2040, 3, 1, 9, tzinfo=UTC)
+    hours = []
+    for number, ring in enumerate([KEYS[0], f"{KEYS[0]},{KEYS[1]}", f"{KEYS[1]},{KEYS[0]}"]):
+        with (
+            Service(tmp_path, **variables, PACELINE_DISPATCH_ENCRYPTION_KEYS=ring) as service,
+            service.client() as client,
+        ):
+            send(client, line(f"p{number}", at=at))
+            hours.append(client.get(f"/api/v1/payments/p{number}").json()["scheduledTime"][11:13])
+    assert hours == ["09", "09", "10"]
+
+
+def test_rules_that_need_too_many_configs_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text('configs = ["a-{payerIban}", "b-{payerIban}", "c-{payeeIban}"]\n')
+    variables = {"PACELINE_PAYMENTS_RULES": str(tmp_path / "rules.toml")}
+    ended = run(tmp_path, "serve", "--port", "0", PACELINE_DISPATCH_ENCRYPTION_KEYS=",".join(KEYS), **variables)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "PACELINE_PAYMENTS_RULES: configs: a payment has 10 with 3 encryption keys" in ended.stderr

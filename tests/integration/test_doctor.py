@@ -351,17 +351,6 @@ async def test_rules_and_item_types_are_shown(tmp_path: Path, monkeypatch: pytes
     )
 
 
-async def test_configs_named_after_accounts_are_said_where_payments_are_encrypted(tmp_path: Path) -> None:
-    rules = tmp_path / "rules.toml"
-    rules.write_text('configs = ["payer-{payerIban}", "all-{currency}"]\n')
-    payments = {"rules": str(rules)}
-    keys = {"encryption_keys": base64.b64encode(bytes(32)).decode()}
-    assert "payment configs" not in await examined(tmp_path, payments=payments)
-    finding = (await examined(tmp_path, payments=payments, dispatch=keys))["payment configs"]
-    assert finding.summary.endswith("does not hide: payer-{payerIban}")
-    assert finding.advice is not None
-
-
 @pytest.mark.parametrize("command", [["doctor"], ["serve", "--port", "0"]], ids=["doctor", "serve"])
 def test_an_invalid_url_is_reported_in_one_line(tmp_path: Path, command: list[str]) -> None:
     ended = run(tmp_path, *command, PACELINE_SMS_WEBHOOK_URL=f"http://[bad/{SECRET}")

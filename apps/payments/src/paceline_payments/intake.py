@@ -42,6 +42,7 @@ from paceline_payments.ports import DuplicateQuery, IntakeLimits, NewPayment, Pa
 from paceline_payments.rules import RuleBook, fingerprint
 from paceline_payments.screening import Screener, Screening
 from paceline_payments.serialization import context_json
+from paceline_payments.slot_configs import AccountTexts, plain_account
 from paceline_payments.submission import current_submission
 
 MAX_TRIES = 5
@@ -104,6 +105,7 @@ class PaymentIntake:
         rules: Callable[[], RuleBook] | None = None,
         screening: Screener | None = None,
         slot_config: str = "default",
+        accounts: AccountTexts = plain_account,
         start: StartPayments = leave_to_dispatcher,
         batch: int = 1000,
     ) -> None:
@@ -112,6 +114,7 @@ class PaymentIntake:
         self._rules = rules or RuleBook
         self._screening = screening
         self._slot_config = slot_config
+        self._accounts = accounts
         self._start = start
         self._singles: Batcher[tuple[Payment, Origin | None, str | None], AcceptedPayment] = Batcher(
             self._initiate_singles, max_batch=batch
@@ -343,7 +346,8 @@ class PaymentIntake:
             request = SlotRequest(slot_id(payment.payment_id), to_ms(time))
             if index in origins:
                 request = TracedRequest.within(origins[index], request)
-            names = self._rules().slot_configs.names(payment.config_name or self._slot_config, payment)
+            first = payment.config_name or self._slot_config
+            names = self._rules().slot_configs.names(first, payment, self._accounts)
             by_config[names][index] = request
         slots: dict[int, AssignedSlot] = {}
         groups = [BookingGroup(name_tuple(names), list(some.values()), OWNER) for names, some in by_config.items()]

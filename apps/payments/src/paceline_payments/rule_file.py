@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from paceline.errors import ConfigurationError
@@ -22,10 +23,11 @@ class RuleFile:
         ConfigurationError: The file has an error at the start.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, load: Callable[[Path], RuleBook] = load_rules) -> None:
         self._path = Path(path)
+        self._load = load
         self._mark = self._stamp()
-        self._rules = load_rules(self._path)
+        self._rules = self._load(self._path)
         self._looked = time.monotonic()
 
     def __call__(self) -> RuleBook:
@@ -40,7 +42,7 @@ class RuleFile:
 
     def _read(self) -> None:
         try:
-            self._rules = load_rules(self._path)
+            self._rules = self._load(self._path)
         except ConfigurationError as error:
             log.error("the rules of payments were changed and can't be used, those before hold: %s", error)
         else:

@@ -169,6 +169,27 @@ def test_rules_name_further_configs_of_a_payment() -> None:
     assert RuleBook().slot_configs.names("bank", PAYMENT) == "bank"
 
 
+def test_a_payment_counts_under_every_text_of_its_accounts() -> None:
+    configs = rules_of({"configs": ["payer-{payerIban}", "{scheme}", "{payerIban}-{payeeIban}"]}).slot_configs
+
+    def accounts(number: str) -> list[str]:
+        return [f"new{number[:2]}", f"old{number[:2]}"]
+
+    names = configs.names("bank", PAYMENT, accounts)
+    assert names == ("bank", "payer-newDE", "payer-oldDE", "EUR", "newDE-newGB", "oldDE-oldGB")
+    assert configs.names_of("GB29", accounts) == [
+        "payer-newGB",
+        "payer-oldGB",
+        "newGB-{payeeIban}",
+        "oldGB-{payeeIban}",
+        "{payerIban}-newGB",
+        "{payerIban}-oldGB",
+    ]
+    configs.check_room(3)
+    with pytest.raises(ConfigurationError, match="a payment has 10 with 4 encryption keys"):
+        configs.check_room(4)
+
+
 def test_rules_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text('duplicates = "reject"\n[fees.default]\npercent = "1"\n[limits]\nJPY = "100"\n')

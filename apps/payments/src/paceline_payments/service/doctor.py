@@ -18,21 +18,7 @@ async def examine(settings: Settings) -> list[Finding]:
         rule_source(settings)
         return settings.section(PaymentSettings).rules or "not configured: nothing is refused"
 
-    return [loaded("payment rules", rules), *_readable_accounts(settings), *await _downstream(settings)]
-
-
-def _readable_accounts(settings: Settings) -> list[Finding]:
-    """Encryption hides what payments say, and not the names of slot configs."""
-    if settings.dispatch.encryption_keys is None:
-        return []
-    try:
-        patterns = rule_source(settings)().slot_configs.patterns
-    except PacelineError:
-        return []  # the finding about the rules has the reason
-    named = [pattern for pattern in patterns if "Iban}" in pattern]
-    advice = "name configs by {payerCountry}, {currency} or {scheme}, or accept that the database shows these accounts"
-    words = f"configs are named after accounts, which encryption does not hide: {', '.join(named)}"
-    return [Finding("payment configs", True, words, advice)] if named else []
+    return [loaded("payment rules", rules), *await _downstream(settings)]
 
 
 async def _downstream(settings: Settings) -> list[Finding]:

@@ -9,6 +9,8 @@ from sqlalchemy.engine import Row
 
 from paceline.dispatch.encryption import Encryption, hidden, revealed, shown_key
 from paceline_payments.model import Party, Payment
+from paceline_payments.rules import account_key
+from paceline_payments.slot_configs import AccountTexts, plain_account
 
 PARTY_COLUMNS = ("payer_name", "payer_iban", "payer_account", "payee_name", "payee_iban", "payee_account")
 
@@ -48,3 +50,10 @@ def read_said(encryption: Encryption | None, row: Row[Any]) -> Said:
     except ValueError:
         return Said(Party(text, "", ""), Party(text, "", ""), None)
     return Said(Party(*texts[:3]), Party(*texts[3:]), instruction)
+
+
+def account_texts(encryption: Encryption | None) -> AccountTexts:
+    """What stands for accounts in the names of slot configs."""
+    if encryption is None:
+        return plain_account
+    return lambda number: [f"{hashed % 2**64:016x}" for hashed in encryption.hashes(account_key(number))]

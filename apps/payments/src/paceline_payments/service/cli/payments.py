@@ -254,6 +254,26 @@ def list_(
         print_status(f"there are more: --after {page.next}")
 
 
+@app.command("configs")
+@click.argument("account", cls=Argument, about="An IBAN, or another account's number.")
+@as_json
+def configs(account: str, as_json: bool) -> None:
+    """List the slot configs that the rules name after an account.
+
+    Where payments are encrypted, a keyed hash stands for the account: first under the key that encrypts, then under
+    each other one. Other placeholders are shown as they are.
+    """
+    from paceline_payments.service.shapes.payments import ConfigsOfAccount
+    from paceline_payments.service.wiring.payments import names_of_account
+
+    names = names_of_account(Settings.load(), "".join(account.split()))
+    if as_json:
+        print_json(ConfigsOfAccount(names=names).dump())
+        return
+    for name in names:
+        print_line(name)
+
+
 @app.command("reconcile")
 @click.argument("statement", cls=Argument, type=PATH, about="The bank's statement: .csv, or camt.053 or camt.054 .xml.")
 @click.option(

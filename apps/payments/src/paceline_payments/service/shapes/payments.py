@@ -179,6 +179,12 @@ class PaymentHistory(Shape):
     events: list[HistoryEvent]
 
 
+class ConfigsOfAccount(Shape):
+    """The slot configs that the rules name after an account."""
+
+    names: list[str]
+
+
 class PaymentView(Shape):
     """A payment and its status."""
 

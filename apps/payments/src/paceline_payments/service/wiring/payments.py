@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.dispatch.config import DispatchConfig
@@ -33,6 +34,7 @@ from paceline_payments.model import ITEM_TYPE as PAYMENT
 from paceline_payments.operations import PaymentOperations, StopExecutions
 from paceline_payments.reconciliation.comparing import ReconciliationStore
 from paceline_payments.settings import PaymentSettings
+from paceline_payments.stores.encrypting import account_texts
 from paceline_payments.stores.feeds import SqlFeedStore
 from paceline_payments.stores.migrations import steps
 from paceline_payments.stores.reconciliation import SqlReconciliationStore
@@ -157,7 +159,13 @@ async def open_payments(
         if direct and engine is not None:
             start = DirectStart(queue.store, engine)
         local_intake = PaymentIntake(
-            store, slots, rules=rules, screening=screening, slot_config=payment_settings.config, start=start
+            store,
+            slots,
+            rules=rules,
+            screening=screening,
+            slot_config=payment_settings.config,
+            accounts=account_texts(queue_encryption(settings)),
+            start=start,
         )
         stack.push_async_callback(local_intake.close)
         stop = _stop_executions(engine)
@@ -315,15 +323,28 @@ def rule_source(settings: Settings) -> Callable[[], RuleBook]:
         ConfigurationError: The file has an error; the error names the setting.
     """
     from paceline_payments.rule_file import RuleFile
-    from paceline_payments.rules import RuleBook
+    from paceline_payments.rules import RuleBook, load_rules
 
     path = settings.section(PaymentSettings).rules
     if path is None:
         return RuleBook().itself
+
+    texts = len(account_texts(queue_encryption(settings))(""))
+
+    def load(file: Path) -> RuleBook:
+        rules = load_rules(file)
+        rules.slot_configs.check_room(texts)
+        return rules
+
     try:
-        return RuleFile(path)
+        return RuleFile(path, load)
     except ConfigurationError as error:
         raise ConfigurationError(spelled("payments", "rules"), str(error)) from None
+
+
+def names_of_account(settings: Settings, account: str) -> list[str]:
+    """The slot configs that the rules name after an account."""
+    return rule_source(settings)().slot_configs.names_of(account, account_texts(queue_encryption(settings)))
 
 
 def screener(settings: Settings) -> Screener | None:
