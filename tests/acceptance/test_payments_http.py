@@ -79,6 +79,13 @@ def test_what_is_wrong_is_a_400_that_names_it(paying: httpx.Client, changes: dic
     assert paying.get("/api/v1/payments/wrong").status_code == 404
 
 
+def test_an_amount_that_occurs_twice_is_none(paying: httpx.Client) -> None:
+    text = json.dumps(document("twofold")).replace('"amount"', '"amount": "9999.00", "amount"')
+    refused = paying.post("/api/v1/payments", content=text, headers={"Content-Type": "application/json"})
+    assert (refused.status_code, refused.json()["field"]) == (400, "amount")
+    assert paying.get("/api/v1/payments/twofold").status_code == 404
+
+
 def test_unknown_configs_and_payments_are_404s(paying: httpx.Client) -> None:
     assert paying.post("/api/v1/payments", json=document("nowhere", configName="none")).status_code == 404
     assert paying.get("/api/v1/payments/nobody").status_code == 404

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +18,7 @@ from paceline.errors import InvalidInput, PacelineError, StoreError
 from paceline_payments.instruction_columns import FURTHER_COLUMNS, Columns
 from paceline_payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists
 from paceline_payments.parsing import COLUMNS, checked_payment_id, payment_of_fields, payment_of_json
+from paceline_payments.strict_json import RepeatedMember, strict_json
 
 CHUNK = 1000
 LONGEST_LINE = 64 * 1024
@@ -309,7 +309,8 @@ def _csv_fields(text: str) -> list[str]:
 
 def _json_value(text: str) -> object:
     try:
-        value: object = json.loads(text)
+        return strict_json(text)
+    except RepeatedMember as error:
+        raise InvalidInput(error.name, "occurs twice") from None
     except (ValueError, RecursionError):
         raise InvalidInput("line", "is not valid JSON") from None
-    return value

@@ -16,6 +16,7 @@ from paceline.errors import InvalidInput, PacelineError, StoreError
 from paceline.messaging import LogEntry, MessageLog, Record, process_until_stopped
 from paceline_payments.model import IntakeResult, Payment, PaymentExists
 from paceline_payments.parsing import payment_of_json
+from paceline_payments.strict_json import RepeatedMember, strict_json
 from paceline_payments.submission import submitted
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,9 @@ class PaymentTopic:
 
 def _payment(value: str) -> Payment:
     try:
-        document = json.loads(value)
+        document = strict_json(value)
+    except RepeatedMember as error:
+        raise InvalidInput(error.name, "occurs twice") from None
     except (ValueError, RecursionError):
         raise InvalidInput("record", "is not valid JSON") from None
     return payment_of_json(document)

@@ -131,6 +131,11 @@ async def test_json_lines() -> None:
     assert [reject.line for reject in progress.rejected] == [2, 3, 4]
 
 
+async def test_an_amount_that_occurs_twice_is_none() -> None:
+    (progress,) = await run(JSON_LINE.replace('"amount"', '"amount": "9999.00", "amount"').encode(), FeedFormat.JSONL)
+    assert [reject.reason for reject in progress.rejected] == ["amount: occurs twice"]
+
+
 @pytest.mark.parametrize("feed", [b"", b"p1," + GOOD.encode(), b"paymentId,amount\n", b"\xff\n"])
 async def test_a_feed_without_its_columns_is_refused_whole(feed: bytes) -> None:
     with pytest.raises(InvalidInput, match="must name the columns"):

@@ -42,6 +42,7 @@ from paceline_payments.ports import (
     Pending,
     Receipt,
 )
+from paceline_payments.strict_json import strict_json
 
 T = TypeVar("T")
 
@@ -505,7 +506,7 @@ async def _read(response: httpx2.Response) -> bytes:
 
 def _answer(response: httpx2.Response, body: bytes, is_whole: bool) -> Answer:
     try:
-        value = json.loads(body)
+        value: object = strict_json(body)
     except (ValueError, RecursionError):
         value = None
     text = body[: 4 * outcomes.LONGEST_REASON].decode("utf-8", "replace").strip()

@@ -352,6 +352,15 @@ async def test_a_2xx_that_says_nothing_is_executed_only_where_the_operator_says_
     assert isinstance(await client_of(transport, verdict="status").pay(payment()), Receipt)
 
 
+@pytest.mark.parametrize("words", [("REJECTED", "EXECUTED"), ("EXECUTED", "REJECTED")])
+async def test_an_answer_that_says_two_things_says_nothing(words: tuple[str, str]) -> None:
+    both = httpx.Response(201, content='{{"status": "{}", "status": "{}"}}'.format(*words))
+    transport, requests = answering(both, httpx.Response(200, json={"status": "REJECTED", "reason": "no"}))
+    with pytest.raises(PaymentRefused, match="no"):
+        await client_of(transport, attempts=1).pay(payment())
+    assert [request.method for request in requests] == ["POST", "GET"], "the inquiry decides"
+
+
 @pytest.mark.parametrize("header", ["soon", "nan", "inf", "-1", "Wed, 21 Oct 2015 07:28:00 GMT"])
 async def test_a_strange_retry_after_is_the_ordinary_pause(header: str) -> None:
     pauses = Pauses()

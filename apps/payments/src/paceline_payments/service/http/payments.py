@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from paceline.durations import parse_instant
 from paceline.errors import Conflict
-from paceline.server.http.body import media_type, read_object
+from paceline.server.http.body import media_type, object_of, read_object_text
 from paceline.server.http.logs import about
 from paceline.server.http.parameters import WholeNumber, api_router, flag, json_body, path, query
-from paceline.server.http.problem import Problem, documented, unsupported
+from paceline.server.http.problem import Problem, documented, invalid, unsupported
 from paceline.server.http.raw_routes import add_raw_route, json_response, send_json
 from paceline.server.http.services import services_of
 from paceline.server.shapes import members
@@ -49,6 +49,7 @@ from paceline_payments.service.shapes.payments import (
     RejectedLine,
 )
 from paceline_payments.service.wiring.payments import Payments
+from paceline_payments.strict_json import RepeatedMember, strict_json
 from paceline_payments.submission import submitted
 
 FORMATS = {
@@ -122,7 +123,13 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     Idempotent: the same payment again gets the same response; another payment of the same `paymentId` is a 409. 503 if
     no slot is free before the config's horizon. 403 where four eyes are required: there payments come as feeds.
     """
-    payment = payment_of_json(await read_object(scope, receive))
+    raw = await read_object_text(scope, receive)
+    body = object_of(raw)
+    try:
+        strict_json(raw)
+    except RepeatedMember as error:
+        raise invalid(error.name, "occurs twice") from None
+    payment = payment_of_json(body)
     about(scope, item_id=payment.payment_id)
     try:
         with submitted(scope["state"]["caller"]):
