@@ -4,7 +4,6 @@ credentials."""
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import socket
 import sys
