@@ -32,6 +32,7 @@ TABLES = (
     "console",
     "storage",
     "idle",
+    "command_line",
     "scale",
 )
 """Modules of this package with a function `tables(quick) -> list[Table]`."""

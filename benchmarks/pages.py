@@ -40,6 +40,7 @@ ORDER = (
     "console",
     "storage",
     "idle",
+    "command_line",
     "scale",
 )
 
