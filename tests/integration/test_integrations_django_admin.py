@@ -54,6 +54,7 @@ from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.test import Client
 from paceline import BlockingDispatchQueue, OutcomeUnknown, Tasks
+from paceline.testing import eventually
 
 tasks = Tasks(os.environ["QUEUE"])
 
@@ -71,10 +72,10 @@ async def work() -> None:
         await pay.options(key="inv/1").enqueue(1)
         async with tasks.running():
             queue = await tasks.queue()
-            while (await queue.stats("PAY")).depth.get("UNKNOWN", 0) < 1:
-                await asyncio.sleep(0.1)
-            while (await queue.stats("FAIL")).depth.get("DEAD_LETTER", 0) < 3:
-                await asyncio.sleep(0.1)
+            async def ended() -> bool:
+                pays, fails = await queue.stats("PAY"), await queue.stats("FAIL")
+                return pays.depth.get("UNKNOWN") == 1 and fails.depth.get("DEAD_LETTER") == 3
+            await eventually(ended, within=60)
 
 asyncio.run(work())
 call_command("migrate", verbosity=0)
