@@ -17,8 +17,6 @@ LOW = 300
 RATE = 5
 SECONDS = 2.0
 """The longest that an urgent message may wait behind those."""
-IN_HAND_SECONDS = 6.0
-"""The same at a rate: what the sender has in hand already, and waits for its permit, leaves first."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +62,8 @@ async def test_an_urgent_message_does_not_wait_behind_the_bulk_of_another_user(
 async def test_at_a_provider_s_rate_priority_decides_who_is_next(
     request: pytest.FixtureRequest, address: str, log: str
 ) -> None:
-    """Also if the others are of as many users: each would have its turn before."""
+    """Also if the others are of as many users: each would have its turn before. What the sender has in hand leaves
+    first, and is no more than what leaves within a second."""
     provider = Recorded(address, f"rate-{log}")
     sms = {"sender": "inline", "webhook_url": provider.url, "provider_rates": f"webhook={RATE}"}
     async with gateway(**stores(request, log), sms=sms) as served:
@@ -74,6 +73,6 @@ async def test_at_a_provider_s_rate_priority_decides_who_is_next(
         await seconds_until_called(served, provider, users[0], "everything runs")
         await send_batches(served, [{"userId": user, "message": "low", "priority": "low"} for user in users])
         await eventually(lambda: asyncio.to_thread(lambda: len(provider.calls()) > RATE), within=30)
-        waits = [await seconds_until_called(served, provider, users[-1], f"urgent {number}") for number in range(3)]
+        waits = [await seconds_until_called(served, provider, users[-1], f"urgent {number}") for number in range(6)]
         assert len(provider.calls()) < LOW, "the others are still waiting"
-        assert max(waits) <= IN_HAND_SECONDS, waits
+        assert max(waits) <= SECONDS, waits

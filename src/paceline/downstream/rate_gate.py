@@ -33,6 +33,7 @@ from typing import Literal, NamedTuple
 from paceline.downstream.permits import Grant, PermitPolicy
 from paceline.downstream.ports import Permit, PermitStore
 from paceline.downstream.store_clock import StoreClock
+from paceline.downstream.wait_line import WaitLine
 from paceline.errors import StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -89,8 +90,7 @@ class _TimedPermit(NamedTuple):
 
 
 class PermitRateGate:
-    """A `RateGate` over permits that all processes share. Callers of one process are served in order, a few
-    at a time."""
+    """A `RateGate` over permits that all processes share. Callers of one process get them in order."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class PermitRateGate:
         self._at_answer = limit_at == "answer"
         self._hold = longest_hold(call_timeout, window)
         self._window_us = round(window * 1e6)
-        self._asking = asyncio.Semaphore(ASKING)
+        self._line = WaitLine(ASKING, pause)
         self._clock = StoreClock()
         self._pause = pause
         self._monotonic = monotonic
@@ -126,8 +126,14 @@ class PermitRateGate:
 
     async def take(self, holder: str, note: Note | None = None) -> _TimedPermit:
         """A permit, shortly before its call may leave."""
-        async with self._asking:
-            grant = await self._granted(holder, note or _ignore)
+        return await self._taken(holder, note or _ignore, self._line)
+
+    async def exchange(self, permit: _TimedPermit) -> _TimedPermit:
+        """Another one for a call that was too late for its own: it has waited in the line already."""
+        return await self._taken(permit.holder, _ignore, WaitLine(1, self._pause))
+
+    async def _taken(self, holder: str, note: Note, line: WaitLine) -> _TimedPermit:
+        grant = await self._granted(holder, note, line)
         leave_us = grant.now_us + grant.delay_us
         permit = _TimedPermit(holder, self._clock.latest(leave_us), self._clock.earliest(leave_us) + LATE)
         try:
@@ -147,25 +153,36 @@ class PermitRateGate:
         if delay > 0:
             await self._pause(delay)
 
-    async def _granted(self, holder: str, note: Note) -> Grant:
+    async def _granted(self, holder: str, note: Note, line: WaitLine) -> Grant:
+        number = line.join()
+        await line.turn(number)
         while True:
-            requested_at = self._monotonic()
             try:
-                grant = await self._permits.take(holder, self._hold)
-            except StoreUnavailable as error:
-                # Fail closed: too many calls are worse than late ones.
-                log.warning("calls to the downstream wait: %s", error)
-                note(error)
-                await self._pause(OUTAGE_PAUSE)
-                continue
-            except asyncio.CancelledError:
-                self.give_back(holder)
+                grant, wait = await self._asked(holder, note)
+            except BaseException:
+                line.leave()
                 raise
-            self._clock.record(grant.now_us, requested_at=requested_at, answered_at=self._monotonic())
-            note(None)
-            if not grant.wait_us:
+            if grant is not None:
+                line.leave()
                 return grant
-            await self._pause(max(grant.wait_us / 1e6, SHORTEST_PAUSE))
+            await line.again(number, wait)
+
+    async def _asked(self, holder: str, note: Note) -> tuple[Grant | None, float]:
+        """A permit, or how long there is none."""
+        requested_at = self._monotonic()
+        try:
+            grant = await self._permits.take(holder, self._hold)
+        except StoreUnavailable as error:
+            # Fail closed: too many calls are worse than late ones.
+            log.warning("calls to the downstream wait: %s", error)
+            note(error)
+            return None, OUTAGE_PAUSE
+        except asyncio.CancelledError:
+            self.give_back(holder)
+            raise
+        self._clock.record(grant.now_us, requested_at=requested_at, answered_at=self._monotonic())
+        note(None)
+        return (None, max(grant.wait_us / 1e6, SHORTEST_PAUSE)) if grant.wait_us else (grant, 0.0)
 
     def left(self, holder: str) -> None:
         if not self._at_answer:
@@ -177,6 +194,7 @@ class PermitRateGate:
 
     def give_back(self, holder: str) -> None:
         self._free_at(holder, 0)
+        self._line.open()
 
     def _free_after_window(self, holder: str) -> None:
         self._free_at(holder, self._clock.store_us(self._monotonic()) + self._window_us)
@@ -203,7 +221,7 @@ class _SharedPermit:
 
     async def confirm(self) -> None:
         while not await self._gate.in_time(self._permit):
-            self._permit = await self._gate.take(self._permit.holder)
+            self._permit = await self._gate.exchange(self._permit)
 
     def left(self) -> None:
         self._gate.left(self._permit.holder)

@@ -277,7 +277,6 @@ class LocalEngine:
         finally:
             if self._runs.get(run.execution_id) is run:
                 del self._runs[run.execution_id]
-            self._pace.ended(run.claim.item_type)
             self._context_bytes[run.claim.item_type] -= len(run.request.context_json)
             # The task's context leads to its `CurrentTask`, and that to the run: a cycle that only the garbage
             # collector would find.
@@ -300,6 +299,8 @@ class LocalEngine:
                 try:
                     result = await self._call(run, context, place)
                 finally:
+                    # What was given back does not count: it says nothing of how soon others begin.
+                    self._pace.ended(item_type)
                     self._observer.executed(item_type, uptime() - began)
             finally:
                 place.release()
