@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -155,8 +156,7 @@ class Downstream(UnderClients):
             self._limiter = AsyncLimiter(
                 url, plans=[each.plan for each in self._limits.values()], on_error=OnError.CLOSED
             )
-        self._process = token_hex(4)
-        """By which this process reports."""
+        self._token = token_hex(4)
         self._observations = Observations(self._report, lambda: self.waiting)
         self._breaker_policy = breaker
         self._breaker: DownstreamBreaker | None = None
@@ -323,6 +323,11 @@ class Downstream(UnderClients):
 
         await self._change(merge)
 
+    @property
+    def _process(self) -> str:
+        """By which this process reports; a forked child does by its own."""
+        return f"{self._token}-{os.getpid()}"
+
     def _hardest(self, known: shared.State) -> float:
         """The hard rate per second, or the lower one that an operator has set."""
         own = inf if self._rate is None else float(self._rate.per_second)
@@ -444,9 +449,14 @@ class Downstream(UnderClients):
         return False
 
     async def _settle(self, links: Sequence[Link], taken: Taken, actual: Mapping[str, int]) -> None:
-        """Corrects the reserved costs of a call by the actual ones. Nobody waits for a store that is elsewhere."""
+        """Corrects the reserved costs of a call by the actual ones: gives back what it reserved too much, and charges
+        what it reserved too little. Nobody waits for a store that is elsewhere."""
         assert self._limiter is not None
-        work = self._correct(self._limiter, links, taken, actual)
+        less = {plan: actual[plan] + taken.debts[plan] for _, plan, cost in links if actual.get(plan, cost) < cost}
+        more = [(key, plan, actual[plan] - cost) for key, plan, cost in links if actual.get(plan, cost) > cost]
+        if not (less or more):
+            return
+        work = self._correct(self._limiter, taken, less, more)
         if self._limiter.in_process:
             await work
             return
@@ -455,15 +465,10 @@ class Downstream(UnderClients):
         task.add_done_callback(self._settling.discard)
 
     async def _correct(
-        self, limiter: AsyncLimiter, links: Sequence[Link], taken: Taken, actual: Mapping[str, int]
+        self, limiter: AsyncLimiter, taken: Taken, less: Mapping[str, int], more: Sequence[Link]
     ) -> None:
-        """Gives back what a call reserved too much, and charges what it reserved too little: if there is no room for
-        that, later calls pay it."""
-        costs = {plan: actual.get(plan, reserved) for _, plan, reserved in links}
-        less = {plan: costs[plan] + taken.debts[plan] for _, plan, reserved in links if costs[plan] < reserved}
-        more = [(key, plan, costs[plan] - reserved) for key, plan, reserved in links if costs[plan] > reserved]
         if more and not await _is_charged(limiter, more):
-            for link in more:
+            for link in more:  # there is no room: later calls pay it
                 self._debts.add(*link)
         if less and taken.reservation is not None:
             with suppress(StoreError, NotFound):  # it stays charged as reserved
