@@ -58,7 +58,7 @@ class Wrapped:
     def __init__(self, replans: ReplanStore) -> None:
         self._replans = replans
         self.again: list[bool] = []
-        self.sizes: list[int] = []
+        self.pieces: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._replans, name)
@@ -81,5 +81,5 @@ class Busy(Wrapped):
     async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
         if self._meanwhile is not None:
             await self._meanwhile(moves)
-        self.sizes.append(len(moves))
+        self.pieces.append(len(moves))
         return (await self._replans.carry_out(span, moves))._replace(is_awaited=True, seconds=1.0)

@@ -31,9 +31,8 @@ from paceline.slots.booking.packing import Booking
 from paceline.slots.calendars import Calendar
 from paceline.slots.model import AssignedSlot, BookingGroup, SlotRequest, WindowPolicy
 from paceline.slots.ports import SlotStore
-from paceline.slots.replan import run as replanning
 from paceline.slots.replan.assignment import Direction
-from paceline.slots.replan.run import Replan, ReplanStore, Span, replan
+from paceline.slots.replan.run import Replan, ReplanStore, Sizes, Span, replan
 from paceline.slots.stores import slot_stores
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.replanned import Busy
@@ -491,15 +490,13 @@ def machine_on(stores: Stores, loop: asyncio.AbstractEventLoop) -> type[RuleBase
 
 
 @pytest.mark.parametrize(("kind", "requested"), [("memory", 16), ("sqlite", 8), ("postgresql", 8), ("oracle", 2)])
-def test_every_store_does_what_the_naive_model_does(
-    kind: str, requested: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replanning, "FEWEST", 4)
-    monkeypatch.setattr(replanning, "PAUSE", 0)
+def test_every_store_does_what_the_naive_model_does(kind: str, requested: int, request: pytest.FixtureRequest) -> None:
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()
     # A database in memory is one store's own.
     stores = [loop.run_until_complete(slot_stores(url)) for _ in range(1 if kind == "memory" else STORES)]
+    for _, replans in stores:
+        replans.sizes = Sizes(min_slots=4, pause=0)
     try:
         run_state_machine_as_test(
             machine_on(stores, loop),

@@ -19,9 +19,8 @@ from paceline.errors import Conflict, NotFound
 from paceline.slots.carriers import SlotMove, Standing
 from paceline.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from paceline.slots.ports import SlotStore
-from paceline.slots.replan import run as replanning
 from paceline.slots.replan.assignment import Direction
-from paceline.slots.replan.run import Replan, Span, SupposedLimit, preview, replan
+from paceline.slots.replan.run import Replan, Sizes, Span, SupposedLimit, preview, replan
 from paceline.slots.stores import slot_stores
 from paceline.slots.stores.replanning import TOPIC, SqlReplanStore, record_of
 from paceline.slots.windows import align
@@ -134,11 +133,9 @@ async def test_nothing_moves_inside_the_notice_or_out_of_the_span(stores: Stores
     assert (await replan(replans, far, Direction.EARLIER, dry_run=False)).examined == 0
 
 
-async def test_a_window_that_holds_more_than_a_chunk_is_filled_in_order(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_window_that_holds_more_than_a_chunk_is_filled_in_order(stores: Stores) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "MANY", 7)
+    replans.sizes = Sizes(max_slots=7)
     await store.configure("c", WindowPolicy(10, "PT40S", spread="even"), now_ms=NOW)
     await store.book("c", wants(60, T), now_ms=NOW)
     await store.configure("c", WindowPolicy(40, "PT40S", spread="even"), now_ms=NOW)
@@ -281,9 +278,9 @@ async def test_a_spread_overtakes_no_slot_behind_its_span(stores: Stores) -> Non
     assert [slot.window_start_ms for slot in slots] == [T, T + 4000, T + 8000, T + 12_000]
 
 
-async def test_one_transaction_locks_few_configs(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_transaction_locks_few_configs(stores: Stores) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "MOST_OTHERS", 2)
+    replans.sizes = Sizes(max_others=2)
     names = [f"merchant-{n}" for n in range(7)]
     await configure_all(store, {"c": WindowPolicy(1, "PT4S")} | dict.fromkeys(names, WindowPolicy(1, "PT20S")))
     for n in range(14):
@@ -362,9 +359,9 @@ async def test_even_slots_stay_even(stores: Stores) -> None:
     assert max(seconds.values()) <= 13, "ten a second, nearly equal"
 
 
-async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bookings_go_on_while_slots_move(stores: Stores) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "MANY", 10)
+    replans.sizes = Sizes(max_slots=10)
     await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
     await store.book("c", wants(60, T), now_ms=NOW)
     await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
@@ -392,9 +389,9 @@ async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pyte
     assert last.examined == 84
 
 
-async def test_both_configs_of_slots_are_replanned_at_once(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_both_configs_of_slots_are_replanned_at_once(stores: Stores) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "MANY", 6)
+    replans.sizes = Sizes(max_slots=6)
     await configure_all(store, {"c": WindowPolicy(1, "PT4S"), "a": WindowPolicy(2, "PT6S")})
     await store.book(("c", "a"), wants(30, T), now_ms=NOW)
     await configure_all(store, {"c": WindowPolicy(3, "PT4S"), "a": WindowPolicy(5, "PT6S")})
@@ -452,9 +449,7 @@ def naive_windows(policy: WindowPolicy, slots: list[AssignedSlot]) -> list[int]:
 
 
 @pytest.mark.parametrize(("kind", "count"), [("memory", 60), ("sqlite", 15), ("postgresql", 15)])
-def test_every_store_moves_as_the_naive_model_does(
-    kind: str, count: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_store_moves_as_the_naive_model_does(kind: str, count: int, request: pytest.FixtureRequest) -> None:
     loop = asyncio.new_event_loop()
     store, replans = loop.run_until_complete(slot_stores(slot_store_url(kind, request)))
     serial = 0
@@ -467,8 +462,7 @@ def test_every_store_moves_as_the_naive_model_does(
         nonlocal serial
         serial += 1
         name = f"c{serial}"
-        monkeypatch.setattr(replanning, "MANY", sizes[0])
-        monkeypatch.setattr(replanning, "FEWEST", sizes[1])
+        replans.sizes = Sizes(max_slots=sizes[0], min_slots=sizes[1])
 
         async def case() -> None:
             await store.configure(name, first, now_ms=NOW)

@@ -14,10 +14,9 @@ import pytest
 from paceline.errors import Conflict
 from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot, WindowPolicy
-from paceline.slots.replan import run as replanning
 from paceline.slots.replan.assignment import Direction
 from paceline.slots.replan.parts import Reading
-from paceline.slots.replan.run import Chunk, ReplanStore, Span, replan
+from paceline.slots.replan.run import Chunk, ReplanStore, Sizes, Span, replan
 from paceline.slots.stores import slot_stores
 from paceline.slots.stores.postgres_replan import AWAITED, PostgresReplanTransaction
 from paceline.slots.stores.replanning import PlanningState
@@ -40,14 +39,16 @@ class Awaited(Wrapped):
     """A `ReplanStore` that says of each transaction that moved slots that bookings waited for it for long."""
 
     async def push_back(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
-        self.sizes.append(len(moves))
+        self.pieces.append(len(moves))
         return (await self._replans.push_back(span, moves))._replace(is_awaited=True, seconds=1.0)
 
 
+IN_PIECES = Sizes(min_slots=8, pause=0.001)
+
+
 @pytest.fixture
-def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replanning, "FEWEST", 8)
-    monkeypatch.setattr(replanning, "PAUSE", 0.001)
+def in_pieces(stores: Stores) -> None:
+    stores[1].sizes = IN_PIECES
 
 
 @pytest.mark.usefixtures("in_pieces")
@@ -69,7 +70,7 @@ async def test_while_bookings_wait_windows_are_planned_as_a_whole_and_moved_in_p
     times = {slot.event_id: slot.scheduled_ms for slot in slots}
     assert all(times[move.slot.event_id] == move.scheduled_ms for move in tried.moves)
     assert busy.again == [False], "the first transaction learns that bookings wait"
-    assert max(busy.sizes) == 8
+    assert max(busy.pieces) == 8
 
 
 @pytest.mark.usefixtures("in_pieces")
@@ -126,10 +127,9 @@ async def test_what_cannot_be_planned_without_locks_is_planned_with_them(stores:
     assert unreadable.again[1:] == [True] * (len(unreadable.again) - 1)
 
 
-async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores) -> None:
     store, replans = stores
-    monkeypatch.setattr(replanning, "FEWEST", 8)
-    monkeypatch.setattr(replanning, "PAUSE", 0.001)
+    replans.sizes = IN_PIECES
     await store.configure("c", WindowPolicy(40, "PT4S"), now_ms=NOW)
     await store.book("c", wants(80, T), now_ms=NOW)
     await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
@@ -137,8 +137,8 @@ async def test_a_spread_gives_way_to_bookings_that_wait(stores: Stores, monkeypa
     awaited = Awaited(replans)
     done = await replan(cast(ReplanStore, awaited), Span("c"), Direction.SPREAD, dry_run=False)
     await check(store, before, Direction.SPREAD)
-    assert sum(awaited.sizes) == done.moved == 70
-    assert max(awaited.sizes) == 8
+    assert sum(awaited.pieces) == done.moved == 70
+    assert max(awaited.pieces) == 8
 
 
 async def test_windows_are_filled_evenly_however_few_slots_a_transaction_moves(stores: Stores) -> None:

@@ -17,7 +17,8 @@ from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.stores.tables import queue as queue_table
 from paceline.durations import format_instant, parse_instant
 from paceline.slots import SlotScheduler, WindowPolicy
-from paceline.slots.replan import run
+from paceline.slots.replan.run import Sizes
+from paceline.slots.stores import slot_stores
 from paceline.slots.stores.replanning import TOPIC
 from paceline.sql.databases import database
 from paceline.sql.outbox import SqlOutbox
@@ -109,14 +110,10 @@ def _execute(connection: sa.Connection, statement: sa.Update) -> None:
 
 
 @pytest.mark.parametrize("direction", ["earlier", "spread"])
-async def test_items_under_the_events_own_id_move_and_subscribers_are_notified(
-    url: str, direction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "FEWEST", 2)
-    async with (
-        SlotScheduler.open(url, carriers=DispatchQueue.slot_carriers()) as slots,
-        DispatchQueue.open(url) as queue,
-    ):
+async def test_items_under_the_events_own_id_move_and_subscribers_are_notified(url: str, direction: str) -> None:
+    store, replans = await slot_stores(url, carriers=DispatchQueue.slot_carriers())
+    replans.sizes = Sizes(min_slots=2)
+    async with SlotScheduler(store, replans=replans) as slots, DispatchQueue.open(url) as queue:
         await queue.define(DispatchConfig(item_type="INVOICE", exec_workflow_type="w", exec_task_queue="q"))
         await slots.configure("c", WindowPolicy(1 if direction == "earlier" else 9, "PT4S"))
         booked = await slots.assign_many([(f"e{n}", AT) for n in range(9)], "c")

@@ -29,22 +29,34 @@ from paceline.slots.forecast.forecast import (
 )
 from paceline.slots.model import Spread
 
-SHORT = 100
-"""A config whose windows are at most so many times as long as the shortest ones repeats with them."""
-FEWEST_SKIPPED = DRAIN_POINTS
-"""Fewer repetitions are filled one by one: the drain would show the difference."""
 MOST_WAITS = 16
-"""The longest wait between two attempts to skip, in times of `FEWEST_SKIPPED` periods."""
+"""The longest wait between two attempts to skip, in times of the fewest periods that are skipped."""
 
 
-def joint_forecast(sides: Sequence[Side], now_ms: int, events: int, requested_ms: int) -> Forecast:
+class Detail(NamedTuple):
+    """How much is filled one by one."""
+
+    max_steps: int = MOST_STEPS
+    min_skipped: int = DRAIN_POINTS
+    """Fewer repetitions are filled one by one: the drain would show the difference."""
+    peak_sample: int = PEAK_SAMPLE
+    short: int = 100
+    """A config whose windows are at most so many times as long as the shortest ones repeats with them."""
+
+
+FULL_DETAIL = Detail()
+
+
+def joint_forecast(
+    sides: Sequence[Side], now_ms: int, events: int, requested_ms: int, detail: Detail = FULL_DETAIL
+) -> Forecast:
     """Fills the windows of several configs in order, as `Packer` would. The counts it takes must not be written
     back."""
     if not isinstance(events, int) or isinstance(events, bool) or not 1 <= events <= MOST_EVENTS:
         raise InvalidInput("events", f"must be a whole number from 1 to {MOST_EVENTS}")
     first, effective = sides[0], max(requested_ms, now_ms)
     coming = next_windows(first.active.policy, first.occupancy, effective, {})
-    filled = _JointFilling(sides, now_ms, events, effective)
+    filled = _JointFilling(sides, now_ms, events, effective, detail)
     filled.fill()
     added = {at: more for at, _, more, _ in filled.fills[0]}
     narrow = sides[filled.packer.narrowest].active.policy
@@ -86,13 +98,14 @@ class _JointFilling:
     ones have room. After one period, the following ones are skipped.
     """
 
-    def __init__(self, sides: Sequence[Side], now_ms: int, events: int, effective_ms: int) -> None:
+    def __init__(self, sides: Sequence[Side], now_ms: int, events: int, effective_ms: int, detail: Detail) -> None:
+        self._detail = detail
         self._sides = sides
         self._events = events
         self._effective = effective_ms
         shortest = min(side.size_ms for side in sides)
-        self._is_short = [side.size_ms <= SHORT * shortest for side in sides]
-        self._period = lcm(*(side.size_ms for side in sides if side.size_ms <= SHORT * shortest))
+        self._is_short = [side.size_ms <= detail.short * shortest for side in sides]
+        self._period = lcm(*(side.size_ms for side in sides if side.size_ms <= detail.short * shortest))
         self._mark: _Mark | None = None
         self._next_mark_ms = effective_ms + 1
         self._waits = 1
@@ -107,7 +120,7 @@ class _JointFilling:
 
     def fill(self) -> None:
         """Places events until none is left or a horizon is reached."""
-        for _ in range(MOST_STEPS):
+        for _ in range(self._detail.max_steps):
             if not self.left:
                 return
             taken = self.packer.take_room(self._effective, self.left)
@@ -125,7 +138,7 @@ class _JointFilling:
             if fills and fills[-1][0] == start:
                 _, before, added, limit = fills[-1]
                 fills[-1] = start, before, added + places, limit
-            elif len(fills) < PEAK_SAMPLE:
+            elif len(fills) < self._detail.peak_sample:
                 fills.append((start, held - places, places, side.active.policy.limit_at(start)))
         if not self.drain or self.drain[-1][0] < room.low_ms:
             self.drain.append((room.low_ms, self.left))
@@ -141,7 +154,7 @@ class _JointFilling:
         mark, self._mark = self._mark, None
         if mark is None or mark.at_ms + period != at:
             until = self._alike_until(room, places)
-            if until < at + FEWEST_SKIPPED * period:
+            if until < at + self._detail.min_skipped * period:
                 self._wait(at)
             else:
                 self._mark = _Mark(at, self.left, self.count, until)
@@ -152,14 +165,14 @@ class _JointFilling:
             if not short:
                 places = side.offer(start, self._effective, side.horizon(self._effective)).places
                 skipped = min(skipped, places // added)
-        if skipped < FEWEST_SKIPPED:
+        if skipped < self._detail.min_skipped:
             self._wait(at)
         else:
             self._skip(room, places, skipped, added, self.count - mark.windows)
 
     def _wait(self, at_ms: int) -> None:
         """Tries again later, and ever later: among booked windows, each search for the next one sorts all of them."""
-        self._next_mark_ms = at_ms + self._waits * FEWEST_SKIPPED * self._period
+        self._next_mark_ms = at_ms + self._waits * self._detail.min_skipped * self._period
         self._waits = min(2 * self._waits, MOST_WAITS)
 
     def _skip(self, room: Room, places: int, periods: int, added: int, windows: int) -> None:
@@ -189,7 +202,9 @@ class _JointFilling:
     def _shows_enough(self) -> bool:
         """Whether the windows that are shown in detail are known already."""
         return all(
-            len(self.fills[index]) >= PEAK_SAMPLE for index in {0, self.packer.narrowest} if self._is_short[index]
+            len(self.fills[index]) >= self._detail.peak_sample
+            for index in {0, self.packer.narrowest}
+            if self._is_short[index]
         )
 
     def _alike_until(self, room: Room, places: int) -> int:

@@ -31,21 +31,27 @@ MOST_SPREAD = 1_000_000
 """Slots that one call spreads: the plan is kept in memory."""
 PASSES = 5
 """How often a spread is planned again because others booked the places that it meant to use."""
-FEWEST, MANY = 25, 20_000
-"""Slots of one transaction: at first, and at least while bookings wait for its locks; and at most."""
 MOST_WHOLE = 2000
 """Slots of a window that is planned as a whole in any case."""
-MOST_OTHERS = 256
-"""Further configs whose slots one transaction moves: it locks all of them."""
 TARGET_SECONDS = 0.1
 """How long one transaction holds its locks while no booking waits for them, …"""
 SHORT_SECONDS = 0.002
 """… and while one does, …"""
 CALM_SECONDS = 2.0
 """… which is assumed until no booking has waited for so long."""
-PAUSE = 3
-"""While a booking waits, a pause of so many times a transaction's time follows: bookings get three quarters of the
-time."""
+
+
+class Sizes(NamedTuple):
+    """How much a re-plan does in one transaction."""
+
+    min_slots: int = 25
+    """Slots at first, and at least while bookings wait for its locks."""
+    max_slots: int = 20_000
+    max_others: int = 256
+    """Further configs whose slots are moved: all of them are locked."""
+    pause: float = 3.0
+    """While a booking waits, a pause of so many times the transaction's time follows: bookings get three quarters of
+    the time."""
 
 
 class Span(NamedTuple):
@@ -75,6 +81,8 @@ class Chunk(NamedTuple):
 
 class PlanReader(Protocol):
     """Reads what a plan needs. Locks nothing."""
+
+    sizes: Sizes
 
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
         """The config's active version, and the time.
@@ -141,6 +149,7 @@ class SupposedLimit:
 
     def __init__(self, reader: PlanReader, max_per_window: int) -> None:
         self._reader = reader
+        self.sizes = reader.sizes
         self._max_per_window = max_per_window
 
     async def survey(self, span: Span) -> tuple[PolicyVersion, int]:
@@ -275,7 +284,7 @@ async def _of_each(
 
 async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     active, now_ms = await store.survey(span)
-    pace = Pace(active.policy.highest_limit + 1)
+    pace = Pace(store.sizes, active.policy.highest_limit + 1)
     # From the start of a window: its slots make room for those that move in.
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:
@@ -332,10 +341,11 @@ async def _pull_in_pieces(store: ReplanStore, span: Span, reading: Reading, pace
 class Pace:
     """How many slots one transaction moves: as many as fit into a time, which is short while others wait."""
 
-    def __init__(self, window: int = 0) -> None:
+    def __init__(self, sizes: Sizes, window: int = 0) -> None:
         """`window` slots are enough for a window to be planned as a whole: inside one that is planned in pieces, later
         slots go behind all earlier ones, where it may be crowded."""
-        self.whole = min(max(FEWEST, min(window, MOST_WHOLE)), MANY)
+        self._sizes = sizes
+        self.whole = min(max(sizes.min_slots, min(window, MOST_WHOLE)), sizes.max_slots)
         self.limit = self.whole
         self.is_calm = True
         """Whether no booking waits, or has waited lately."""
@@ -352,13 +362,13 @@ class Pace:
         if chunk.is_awaited:
             self._calm_from = now + CALM_SECONDS
         self.is_calm = now >= self._calm_from
-        least = self.whole if self.is_calm else FEWEST
+        least = self.whole if self.is_calm else self._sizes.min_slots
         # Slots that stay cost almost nothing, so they do not predict the time of moves.
         if self.is_calm or chunk.moves:
             target = TARGET_SECONDS if self.is_calm else SHORT_SECONDS
             growth = min(2.0, target / max(chunk.seconds, 1e-4))
-            self.limit = max(least, min(MANY, round(self.limit * growth)))
-        return 0.0 if self.is_calm else PAUSE * chunk.seconds
+            self.limit = max(least, min(self._sizes.max_slots, round(self.limit * growth)))
+        return 0.0 if self.is_calm else self._sizes.pause * chunk.seconds
 
 
 async def _retried(work: Callable[[], Awaitable[T]]) -> T:
@@ -407,13 +417,13 @@ def other_names(name: str, candidates: Iterable[Candidate]) -> set[str]:
     return names - {name}
 
 
-def few_others(name: str, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def few_others(name: str, candidates: Sequence[Candidate], max_others: int) -> Sequence[Candidate]:
     """The first of these slots, as far as they have not too many further configs."""
     names = {name}
     for index, (assigned, may_move, _) in enumerate(candidates):
         if assigned.other_windows and may_move:
             names.update(assigned.config_names)
-            if len(names) > 1 + MOST_OTHERS:
+            if len(names) > 1 + max_others:
                 return candidates[:index]
     return candidates
 
@@ -450,8 +460,8 @@ async def _pulled(store: PlanReader, span: Span, result: Replan) -> Replan:
     limits = replace(limits, policy=config.policy)
     puller = Puller(limits, config, reading, others)
     while True:
-        page = await snapshot.read_others(await store.candidates(span, reading, MANY))
-        is_last = len(page) < MANY
+        page = await snapshot.read_others(await store.candidates(span, reading, store.sizes.max_slots))
+        is_last = len(page) < store.sizes.max_slots
         part = puller.pull(page, is_last=is_last)
         result = result.add(part.examined, part.moves, keep=True)
         if is_last:
@@ -462,7 +472,7 @@ async def _pulled(store: PlanReader, span: Span, result: Replan) -> Replan:
 async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
     """Plans all moves in order, then makes them from the last one back: room is made before it is taken, so that no
     window holds more than before on the way."""
-    pace = Pace()
+    pace = Pace(store.sizes)
     for number in range(PASSES):
         candidates, moves = await _retried(partial(_planned_spread, store, span))
         if number == 0:
@@ -470,7 +480,7 @@ async def _spread(store: ReplanStore, span: Span, result: Replan) -> Replan:
         if not moves:
             return result
         done = 0
-        for some in _from_the_last(moves, pace):
+        for some in _from_the_last(moves, pace, store.sizes.max_others):
             chunk = await _retried(partial(store.push_back, span, some))
             await pace.give_way(chunk)
             done += len(chunk.moves)
@@ -510,12 +520,12 @@ async def _first_behind(store: PlanReader, span: Span) -> int:
     return behind[0].slot.scheduled_ms if behind else LATEST_MS
 
 
-def _from_the_last(moves: Sequence[SlotMove], pace: Pace) -> Iterator[Sequence[SlotMove]]:
+def _from_the_last(moves: Sequence[SlotMove], pace: Pace, max_others: int) -> Iterator[Sequence[SlotMove]]:
     """Moves in parts of as many slots as the pace allows, and few configs: the last ones first, each part in order."""
     part: list[SlotMove] = []
     names: set[str] = set()
     for move in reversed(moves):
-        if part and (len(part) >= pace.limit or len(names.union(move.slot.config_names)) > MOST_OTHERS):
+        if part and (len(part) >= pace.limit or len(names.union(move.slot.config_names)) > max_others):
             yield part[::-1]
             part, names = [], set()
         part.append(move)
@@ -532,7 +542,7 @@ def _later(result: Replan, moves: Sequence[SlotMove], *, keep: bool = False) -> 
 async def _all_candidates(store: PlanReader, span: Span, from_ms: int) -> list[Candidate]:
     candidates: list[Candidate] = []
     reading = Reading(from_ms)
-    while page := await store.candidates(span, reading, MANY):
+    while page := await store.candidates(span, reading, store.sizes.max_slots):
         candidates += page
         if len(candidates) > MOST_SPREAD:
             raise InvalidInput("to", f"more than {MOST_SPREAD} slots are to be spread; give an earlier `to`")

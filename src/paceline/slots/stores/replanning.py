@@ -29,6 +29,7 @@ from paceline.slots.replan.parts import Puller, Reading, after
 from paceline.slots.replan.places import admitted, rejoined_runs, starts_near
 from paceline.slots.replan.run import (
     Chunk,
+    Sizes,
     Span,
     few_others,
     other_names,
@@ -204,6 +205,7 @@ class SqlReplanStore:
     def __init__(self, database: Database, carriers: Carriers | None = None) -> None:
         self._database = database
         self._carriers: Carriers = carriers or {}
+        self.sizes = Sizes()
         self._transaction = ReplanTransaction
         if database.dialect == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
@@ -218,7 +220,7 @@ class SqlReplanStore:
         return await self._database.read(templates.followers, template)
 
     async def pull_forward(self, span: Span, reading: Reading, limit: int, *, reads_again: bool = False) -> Chunk:
-        return await self._write(_pull_forward, span, reading, limit, reads_again)
+        return await self._write(_pull_forward, span, reading, limit, self.sizes.max_others, reads_again)
 
     async def candidates(self, span: Span, reading: Reading, limit: int) -> list[Candidate]:
         def read(connection: Connection) -> list[Candidate]:
@@ -230,7 +232,7 @@ class SqlReplanStore:
         return await self._database.read_aside(_counts, name, from_ms)
 
     async def plan_forward(self, span: Span, reading: Reading, limit: int) -> Chunk:
-        return await self._write(_plan_forward, span, reading, limit)
+        return await self._write(_plan_forward, span, reading, limit, self.sizes.max_others)
 
     async def carry_out(self, span: Span, moves: Sequence[SlotMove]) -> Chunk:
         return await self._write(_carry_out, span, moves)
@@ -295,9 +297,11 @@ def _may_move(assigned: AssignedSlot, carriers: Carriers, standings: Mapping[str
     return standing is Standing.WAITING if assigned.owner is not None else standing in (None, Standing.WAITING)
 
 
-def _pull_forward(transaction: ReplanTransaction, span: Span, reading: Reading, limit: int, reads_again: bool) -> Chunk:
+def _pull_forward(
+    transaction: ReplanTransaction, span: Span, reading: Reading, limit: int, max_others: int, reads_again: bool
+) -> Chunk:
     read = transaction.candidates(span, reading, limit, lock=True)
-    few = few_others(span.name, read)
+    few = few_others(span.name, read, max_others)
     config, others, limits, now_ms = transaction.lock(span, few)
     locked_at = time.perf_counter()
     if reads_again:
@@ -316,9 +320,9 @@ def _pull_forward(transaction: ReplanTransaction, span: Span, reading: Reading, 
     return Chunk(examined, moves, None if is_last else puller.reading, is_awaited, time.perf_counter() - locked_at)
 
 
-def _plan_forward(transaction: ReplanTransaction, span: Span, reading: Reading, limit: int) -> Chunk:
+def _plan_forward(transaction: ReplanTransaction, span: Span, reading: Reading, limit: int, max_others: int) -> Chunk:
     read = transaction.candidates(span, reading, limit, lock=True)
-    few = few_others(span.name, read)
+    few = few_others(span.name, read, max_others)
     config, others, limits, _ = transaction.look(span, few)
     is_last = len(few) == len(read) < limit
     puller = Puller(limits, config, reading, others)

@@ -13,7 +13,7 @@ from paceline.durations import to_ms
 from paceline.errors import InvalidInput
 from paceline.slots.booking.packer import Packer, Place
 from paceline.slots.forecast.forecast import Forecast
-from paceline.slots.forecast.joint import joint_forecast
+from paceline.slots.forecast.joint import Detail, joint_forecast
 from paceline.slots.model import WindowPolicy
 from paceline.slots.windows import align
 from tests.effort import examples
@@ -64,11 +64,7 @@ def test_skipped_periods_are_filled_as_if_one_by_one(data: st.DataObject) -> Non
 
     def shown(fewest: int) -> Forecast:
         sides = [side(f"c{n}", policy, counts) for n, (policy, counts) in enumerate(zip(chosen, held, strict=True))]
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("paceline.slots.forecast.joint.FEWEST_SKIPPED", fewest)
-            patched.setattr("paceline.slots.forecast.joint.PEAK_SAMPLE", 3)
-            patched.setattr("paceline.slots.forecast.joint.SHORT", short)
-            return joint_forecast(sides, NOW, events, requested)
+        return joint_forecast(sides, NOW, events, requested, Detail(min_skipped=fewest, peak_sample=3, short=short))
 
     skipping, stepping = shown(2), shown(10**9)
     assert skipping.windows[:3] == stepping.windows[:3]
@@ -78,10 +74,10 @@ def test_skipped_periods_are_filled_as_if_one_by_one(data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("other", [WindowPolicy(4, "PT4S"), WindowPolicy(50_000, "P1D"), WindowPolicy(1, "PT0.7S")])
-def test_a_million_events_one_by_one_take_few_steps(other: WindowPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.slots.forecast.joint.MOST_STEPS", 25_000)
+def test_a_million_events_one_by_one_take_few_steps(other: WindowPolicy) -> None:
     for sides in ([WindowPolicy(1, "PT1S"), other], [other, WindowPolicy(1, "PT1S")]):
-        shown = joint_forecast([side(f"c{n}", policy) for n, policy in enumerate(sides)], 0, 1_000_000, 0)
+        configs = [side(f"c{n}", policy) for n, policy in enumerate(sides)]
+        shown = joint_forecast(configs, 0, 1_000_000, 0, Detail(max_steps=25_000))
         assert shown.placed == 1_000_000
 
 
@@ -95,12 +91,12 @@ def test_a_million_events_behind_a_backlog_take_few_steps() -> None:
     )
 
 
-def test_what_reaches_too_far_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.slots.forecast.joint.MOST_STEPS", 1000)
+def test_what_reaches_too_far_is_refused_by_name() -> None:
+    few = Detail(max_steps=1000)
     booked = {n * 2000: 1 for n in range(2000)}
     sides = [side("a", WindowPolicy(1, "PT1S"), booked), side("b", WindowPolicy(9, "PT1S"))]
-    assert joint_forecast(sides, 0, 999, 0).placed == 999
+    assert joint_forecast(sides, 0, 999, 0, few).placed == 999
     with pytest.raises(InvalidInput, match="too far"):
-        joint_forecast(sides, 0, 1001, 0)
+        joint_forecast(sides, 0, 1001, 0, few)
     with pytest.raises(InvalidInput):
-        joint_forecast(sides, 0, 0, 0)
+        joint_forecast(sides, 0, 0, 0, few)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from paceline.slots.model import AssignedSlot, SlotWindow
-from paceline.slots.replan import run as replanning
 from paceline.slots.replan.assignment import Candidate
 from paceline.slots.replan.run import few_others, until_stranger, without_strangers
 
@@ -31,6 +28,5 @@ def test_one_that_stays_in_its_place_needs_no_lock() -> None:
     assert without_strangers([ALONE, FIXED, STRANGER], LOCKED) == [ALONE, FIXED, STRANGER._replace(may_move=False)]
 
 
-def test_a_transaction_locks_a_bounded_number_of_further_configs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replanning, "MOST_OTHERS", 1)
-    assert few_others("bank", [ALONE, KNOWN, FIXED, KNOWN, STRANGER, ALONE]) == [ALONE, KNOWN, FIXED, KNOWN]
+def test_a_transaction_locks_a_bounded_number_of_further_configs() -> None:
+    assert few_others("bank", [ALONE, KNOWN, FIXED, KNOWN, STRANGER, ALONE], 1) == [ALONE, KNOWN, FIXED, KNOWN]

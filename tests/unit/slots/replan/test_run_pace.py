@@ -8,17 +8,18 @@ from paceline.slots.carriers import SlotMove
 from paceline.slots.model import AssignedSlot
 from paceline.slots.replan.run import (
     CALM_SECONDS,
-    FEWEST,
-    MANY,
     MOST_WHOLE,
-    PAUSE,
     SHORT_SECONDS,
     TARGET_SECONDS,
     Chunk,
     Pace,
+    Sizes,
 )
 
 MOVE = SlotMove(AssignedSlot("e", "c", 1, 0, 4000, 4000, False), 0, 0)
+
+SIZES = Sizes()
+FEWEST, MANY, PAUSE = SIZES.min_slots, SIZES.max_slots, SIZES.pause
 
 
 def chunk(seconds: float, *, is_awaited: bool = False, moves: tuple[SlotMove, ...] = (MOVE,)) -> Chunk:
@@ -26,7 +27,7 @@ def chunk(seconds: float, *, is_awaited: bool = False, moves: tuple[SlotMove, ..
 
 
 def test_transactions_grow_while_nobody_waits_up_to_a_time() -> None:
-    pace = Pace()
+    pace = Pace(SIZES)
     assert pace.limit == FEWEST
     for step in range(1, 20):
         assert pace.adapt(step, chunk(0.001)) == 0
@@ -36,13 +37,13 @@ def test_transactions_grow_while_nobody_waits_up_to_a_time() -> None:
 
 
 def test_slots_that_stay_are_passed_over_quickly_while_nobody_waits() -> None:
-    pace = Pace()
+    pace = Pace(SIZES)
     pace.adapt(1, chunk(0.001, moves=()))
     assert pace.limit == 2 * FEWEST
 
 
 def test_whoever_waits_waits_for_few_until_it_has_been_calm() -> None:
-    pace = Pace()
+    pace = Pace(SIZES)
     for step in range(20):
         pace.adapt(step, chunk(0.001))
     assert pace.adapt(100, chunk(TARGET_SECONDS, is_awaited=True)) == pytest.approx(PAUSE * TARGET_SECONDS)
@@ -61,7 +62,7 @@ def test_whoever_waits_waits_for_few_until_it_has_been_calm() -> None:
 
 @pytest.mark.parametrize(("window", "least"), [(0, FEWEST), (201, 201), (1_000_000, MOST_WHOLE)])
 def test_a_window_is_planned_as_a_whole_and_moved_in_pieces_while_somebody_waits(window: int, least: int) -> None:
-    pace = Pace(window)
+    pace = Pace(SIZES, window)
     assert (pace.limit, pace.is_calm) == (least, True)
     for step in range(5):
         pace.adapt(step / 10, chunk(1.0, is_awaited=True))
