@@ -172,7 +172,7 @@ docs: $(STAMP)
 
 # The console's pictures in README and docs, from a service with made-up data; needs Chromium.
 pictures: $(STAMP)
-	@$(BIN)/python scripts/pictures.py
+	@$(BIN)/python -m scripts.pictures
 
 # What paceline[all] installs: as a bill of materials, and as versions with the hashes of their files.
 sbom: $(STAMP)

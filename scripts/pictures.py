@@ -1,5 +1,5 @@
 """`make pictures`: takes the pictures of the console in the documents, from a service with made-up data, and README's
-chart."""
+chart and animation."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import httpx2 as httpx
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from paceline import DispatchQueue
+from scripts.pace import animate
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars"]
@@ -187,6 +188,8 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             for name in options.names or PICTURES:
                 take(browser.new_page(viewport=SIZE, base_url=url, color_scheme="light"), name, options.into)
+            if not options.names:
+                animate(browser, url, Path(directory), options.into / "pace.gif")
             browser.close()
         if not options.names:
             plan(Path(directory), options.into)
