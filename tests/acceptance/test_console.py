@@ -103,7 +103,7 @@ def test_a_token_logs_in_and_is_kept_nowhere_a_script_could_read_it(own_page: Pa
     own_page.goto("/")
     token = own_page.get_by_label("Token")
     expect(token).to_be_focused()
-    token.fill("hg_wrong")
+    token.fill("pl_wrong")
     token.press("Enter")
     expect(own_page.get_by_text("no token of this service")).to_be_visible()
     token.fill(console.tokens["operator"])

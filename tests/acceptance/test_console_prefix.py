@@ -27,7 +27,7 @@ from tests.acceptance.test_console_buttons import JOBS, ONCE, ROUTES, Press, che
 
 __all__ = ["browser", "chromium", "page", "window"]
 
-PREFIX = "/hg"
+PREFIX = "/pace"
 OTHER_PAGES = ("Metrics", "Health", "API")
 """What the console links to that is not a page of its own."""
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade"}

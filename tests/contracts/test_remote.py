@@ -303,5 +303,5 @@ async def test_options_of_the_service_are_its_own() -> None:
         async with DispatchQueue.open("https://paceline.internal", encryption_keys=["a"]):
             pass
     with pytest.raises(ConfigurationError, match="token"):
-        async with SlotScheduler.open("memory://", token="hg_secret"):
+        async with SlotScheduler.open("memory://", token="pl_secret"):
             pass

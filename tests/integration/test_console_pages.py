@@ -72,7 +72,7 @@ async def test_a_part_needs_the_scope_that_its_path_needs(http: httpx.AsyncClien
     parts = await page(http, *reads, Authorization=f"Bearer {READER}")
     assert [part["status"] for part in parts.values()] == [403, 200, 404, 404]
     assert "scope view" in parts["/admin/plans"]["body"]["detail"]
-    nobody = await http.get("/api/v1/console/page?read=/api/v1/slots", headers={"Authorization": "Bearer hg_x"})
+    nobody = await http.get("/api/v1/console/page?read=/api/v1/slots", headers={"Authorization": "Bearer pl_x"})
     assert nobody.status_code == 401
 
 

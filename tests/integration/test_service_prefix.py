@@ -29,12 +29,12 @@ async def http(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         )
     )
     if request.param == "mounted":
-        transport = httpx.ASGITransport(Starlette(routes=[Mount("/hg", app)]))
+        transport = httpx.ASGITransport(Starlette(routes=[Mount("/pace", app)]))
     else:
-        transport = httpx.ASGITransport(app, root_path="/hg")
+        transport = httpx.ASGITransport(app, root_path="/pace")
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://localhost/hg/") as opened,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost/pace/") as opened,
     ):
         yield opened
 
@@ -64,7 +64,7 @@ async def test_changes_are_recorded_and_answers_not_kept(http: httpx.AsyncClient
 
 
 async def test_the_document_says_where_it_is_served(http: httpx.AsyncClient) -> None:
-    assert (await http.get("openapi.json")).json()["servers"] == [{"url": "/hg"}]
+    assert (await http.get("openapi.json")).json()["servers"] == [{"url": "/pace"}]
 
 
 async def test_pages_name_their_files_relative_to_themselves(http: httpx.AsyncClient) -> None:

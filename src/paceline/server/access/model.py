@@ -20,7 +20,7 @@ from paceline.limits.rates import parse_rates
 from paceline.server.access.names import EVERY_NAME, Names
 from paceline.server.apps import scope_of_path
 
-PREFIX = "hg_"
+PREFIX = "pl_"
 """Marks a secret as paceline's, so that secret scanners find a leaked one."""
 RESERVED_PREFIX = "paceline_"
 """In upper case, how the names of the settings' tokens start."""
