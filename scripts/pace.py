@@ -1,4 +1,4 @@
-"""README's animation: orders arrive ragged and leave flat, on the console's first page, while a real worker runs them."""
+"""README's animation: orders arrive ragged and leave flat, on the console's first page; a real worker runs them."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import httpx2 as httpx
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
+from scripts.pace import animate
 
 from paceline import DispatchQueue
-from scripts.pace import animate
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars"]
