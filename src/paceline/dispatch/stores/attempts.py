@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
 
-from paceline.dispatch.model import Attempt, AttemptOutcome, BatchSummary, Change
+from paceline.dispatch.model import Attempt, AttemptOutcome, Change
 from paceline.dispatch.stores.rows import chunks, of_items
 from paceline.dispatch.stores.tables import attempt, queue
 from paceline.sql.schema import execute_rows
 from paceline.sql.schema import now as database_clock
-
-Settle = Callable[[sa.Connection, Sequence[Change], Sequence[BatchSummary], datetime | None], list[bool]]
 
 FORGET = sa.delete(attempt).where(
     attempt.c.item_type == sa.bindparam("b_type"), attempt.c.item_id == sa.bindparam("b_id")
@@ -21,21 +19,14 @@ FORGET = sa.delete(attempt).where(
 _INSERT = sa.insert(attempt)
 
 
-def with_attempts(write: Settle) -> Settle:
-    """`write`, and the attempts that its changes ended."""
-
-    def settle(
-        connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
-    ) -> list[bool]:
-        done = write(connection, changes, summaries, now)
-        ended = [change for change, written in zip(changes, done, strict=True) if written and change.attempt]
-        moment = now or database_clock(connection)
-        for item_type in {change.claim.item_type for change in ended}:
-            for some in chunks([change for change in ended if change.claim.item_type == item_type]):
-                _insert(connection, item_type, some, moment)
-        return done
-
-    return settle
+def write_attempts(connection: sa.Connection, written: Sequence[Change], now: datetime | None) -> None:
+    """The attempts that these changes ended."""
+    if not (ended := [change for change in written if change.attempt is not None]):
+        return
+    moment = now or database_clock(connection)
+    for item_type in {change.claim.item_type for change in ended}:
+        for some in chunks([change for change in ended if change.claim.item_type == item_type]):
+            _insert(connection, item_type, some, moment)
 
 
 def _insert(connection: sa.Connection, item_type: str, changes: Sequence[Change], now: datetime) -> None:

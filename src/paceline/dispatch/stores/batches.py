@@ -10,10 +10,9 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from paceline.dispatch.model import BatchCounts, BatchSummary, Change, Item
+from paceline.dispatch.model import BatchCounts, Change, Item
 from paceline.dispatch.portions import callback_of
 from paceline.dispatch.status import Status
-from paceline.dispatch.stores.following import Settle
 from paceline.dispatch.stores.rows import CHUNK, chunks, of_items
 from paceline.dispatch.stores.tables import batch, queue
 from paceline.sql.schema import now as database_clock
@@ -28,26 +27,10 @@ def may_end_member(change: Change) -> bool:
     return change.status in COUNTED and _NUMBERED.search(change.claim.item_id) is not None
 
 
-def settling(settle: Settle, released: set[str]) -> Settle:
-    """`settle`, and the counters of the batches whose calls it ends. The item types of callbacks that are due now are
-    added to `released`."""
-
-    def counted(
-        connection: sa.Connection,
-        changes: Sequence[Change],
-        summaries: Sequence[BatchSummary],
-        now: datetime | None,
-    ) -> list[bool]:
-        done = settle(connection, changes, summaries, now)
-        ended = {
-            change.claim[:2]: change.status
-            for change, written in zip(changes, done, strict=True)
-            if written and may_end_member(change)
-        }
-        released.update(count(connection, _by_callback(connection, ended), now))
-        return done
-
-    return counted
+def count_ended(connection: sa.Connection, written: Sequence[Change], now: datetime | None) -> set[str]:
+    """Counts the calls of batches that these changes ended. Returns the item types of callbacks that are due now."""
+    ended = {change.claim[:2]: change.status for change in written if may_end_member(change)}
+    return count(connection, _by_callback(connection, ended), now)
 
 
 def move(connection: sa.Connection, items: Iterable[tuple[Item, Status]], now: datetime | None) -> None:

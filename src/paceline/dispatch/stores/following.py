@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
 
-from paceline.dispatch.model import BatchSummary, Change, Item, ItemMove
+from paceline.dispatch.model import Change, Item, ItemMove
 from paceline.dispatch.ports import Follower
 from paceline.dispatch.status import Status
 from paceline.errors import Conflict
@@ -15,30 +15,28 @@ from paceline.sql.schema import now as database_clock
 
 FOLLOWED = (Status.DEAD_LETTER, Status.UNKNOWN)
 """The statuses of which an engine's report tells the item's follower."""
-Settle = Callable[[sa.Connection, Sequence[Change], Sequence[BatchSummary], datetime | None], list[bool]]
 
 
-def settle(
-    connection: sa.Connection,
-    write: Settle,
-    followers: Mapping[str, Follower],
-    changes: Sequence[Change],
-    summaries: Sequence[BatchSummary],
-    now: datetime | None,
-) -> list[bool]:
-    """Calls `write`, then the followers of items that became dead letters or UNKNOWN."""
-    done = write(connection, changes, summaries, now)
-    moment = now or database_clock(connection)
+def is_followed(change: Change, followers: Mapping[str, Follower]) -> bool:
+    """Whether its item's follower must be called: for dead letters, and for items whose attempt is in doubt. Other
+    reports of an engine do not change an application's state."""
+    return change.status in FOLLOWED and change.claim.item_type in followers
+
+
+def follow(
+    connection: sa.Connection, followers: Mapping[str, Follower], written: Sequence[Change], now: datetime | None
+) -> None:
+    """Calls the followers of these changes' items."""
     followed: dict[str, list[ItemMove]] = {}
-    for change, written in zip(changes, done, strict=True):
-        if written and change.status in FOLLOWED:
+    for change in written:
+        if is_followed(change, followers):
             claim = change.claim
             move = ItemMove(claim.item_id, Status.DISPATCHED, change.status, change.error, change.verdict)
             followed.setdefault(claim.item_type, []).append(move)
-    for item_type, moves in followed.items():
-        if item_type in followers:
+    if followed:
+        moment = now or database_clock(connection)
+        for item_type, moves in followed.items():
             followers[item_type].follow(connection, moves, moment)
-    return done
 
 
 def checked_moves(

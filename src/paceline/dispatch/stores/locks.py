@@ -15,9 +15,8 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from paceline.dispatch.model import IN_LINE_UNTIL, Action, BatchSummary, Change, Claim, Item
+from paceline.dispatch.model import IN_LINE_UNTIL, Action, Change, Claim, Item
 from paceline.dispatch.status import IN_FLIGHT, Status
-from paceline.dispatch.stores.following import Settle
 from paceline.dispatch.stores.rows import chunks, entry, of_items, write_audit
 from paceline.dispatch.stores.tables import LOCKED, among, config, lock, only, queue
 from paceline.sql.schema import now as database_clock
@@ -89,10 +88,12 @@ def _put_in_line(connection: sa.Connection, claim: Claim, holder: Key, now: date
 
 def give_back(connection: sa.Connection, keys: Iterable[Key], now: datetime | None) -> set[str]:
     """Gives the locks that these items hold to the next in their lines. Returns the types of those."""
-    moment = now or database_clock(connection)
     by_type: dict[str, list[str]] = {}
     for item_type, item_id in keys:
         by_type.setdefault(item_type, []).append(item_id)
+    if not by_type:
+        return set()
+    moment = now or database_clock(connection)
     rows: list[sa.Row[tuple[str, str, str]]] = []
     for item_type, item_ids in by_type.items():
         for some in chunks(item_ids):
@@ -143,26 +144,6 @@ def _next_in_line(connection: sa.Connection, name: str, now: datetime) -> Key | 
 def ends_hold(change: Change) -> bool:
     """Whether the item of a change gives its lock back, if it has one."""
     return change.claim.lock is not None and change.status is not Status.DISPATCHED
-
-
-def settling(settle: Settle, following: set[str]) -> Settle:
-    """`settle`, and the locks of the items that are not in flight any more. The types of the items that have them now
-    are added to `following`."""
-
-    def with_locks(
-        connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
-    ) -> list[bool]:
-        done = settle(connection, changes, summaries, now)
-        ended = [
-            (change.claim.item_type, change.claim.item_id)
-            for change, written in zip(changes, done, strict=True)
-            if written and ends_hold(change)
-        ]
-        if ended:
-            following.update(give_back(connection, ended, now))
-        return done
-
-    return with_locks
 
 
 def move(connection: sa.Connection, items: Iterable[Item], now: datetime | None) -> None:

@@ -5,38 +5,25 @@ They have their own table: the queue's row is written at every step already, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from paceline.dispatch.model import BatchSummary, Change, Claim, ItemReport, Progress
+from paceline.dispatch.model import Change, Claim, ItemReport, Progress
 from paceline.dispatch.status import IN_FLIGHT
 from paceline.dispatch.stores.portable import locked
 from paceline.dispatch.stores.rows import chunks
 from paceline.dispatch.stores.tables import queue, report
 from paceline.sql.schema import now as database_clock
 
-Settle = Callable[[sa.Connection, Sequence[Change], Sequence[BatchSummary], datetime | None], list[bool]]
 
-
-def with_results(write: Settle) -> Settle:
-    """`write`, and the results of the changes that it wrote."""
-
-    def settle(
-        connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
-    ) -> list[bool]:
-        done = write(connection, changes, summaries, now)
-        results = [
-            (change.claim, {"r_result": change.result_json})
-            for change, written in zip(changes, done, strict=True)
-            if written and change.result_json is not None
-        ]
+def write_results(connection: sa.Connection, written: Sequence[Change], now: datetime | None) -> None:
+    """The results of these changes."""
+    results = [(change.claim, {"r_result": change.result_json}) for change in written if change.result_json is not None]
+    if results:
         _put(connection, _RESULT, results, now or database_clock(connection))
-        return done
-
-    return settle
 
 
 def record_progress(

@@ -43,21 +43,19 @@ from paceline.dispatch.stores import (
     attempts,
     batches,
     changes,
-    doubts,
     encrypting,
     following,
     groups,
     history,
     locks,
+    outcomes,
     portable,
     portable_claims,
-    recovering,
     reports,
     search,
     sqlite,
     transactions,
     waiting,
-    writings,
 )
 from paceline.dispatch.stores.identity import Identity
 from paceline.dispatch.stores.periodic import SqlPeriodicStore
@@ -304,7 +302,7 @@ class SqlQueueStore:
         now: datetime | None = None,
     ) -> list[bool]:
         alone = now is not None or silent_for is not None
-        if alone or _are_followed(changes, self._followers):
+        if alone or any(following.is_followed(change, self._followers) for change in changes):
             # A change that a follower refuses must fail alone.
             done = await self._write_changes(changes, [] if summary is None else [summary], now, silent_for)
         else:
@@ -325,45 +323,15 @@ class SqlQueueStore:
         if not changes and not summaries:
             return []
         changes = encrypting.encrypted_changes(self._encryption, changes)
-        settle = self._statements.settle
-        with_results = any(change.result_json is not None for change in changes)
-        if with_results:
-            settle = reports.with_results(settle)
-        if with_attempts := any(change.attempt is not None for change in changes):
-            settle = attempts.with_attempts(settle)
-        if with_writings := any(change.writings for change in changes):
-            settle = writings.with_writings(settle)
-        if with_doubts := any(change.in_doubt for change in changes):
-            settle = doubts.marking(settle)
-        if silent_for is not None:
-            settle = recovering.of_silent(settle, silent_for)
-        released: set[str] = set()
-        if ends_members := any(map(batches.may_end_member, changes)):
-            settle = batches.settling(settle, released)
-        if ends_locks := any(map(locks.ends_hold, changes)):
-            settle = locks.settling(settle, released)
-        if ends_members or ends_locks:
-            done = await self._settle_aside(settle, changes, summaries, now)
-            for item_type in released:
-                self._wake_dispatchers(item_type)
-            return done
-        is_aside = with_results or with_attempts or with_doubts or with_writings or silent_for is not None
-        if is_aside or _are_followed(changes, self._followers):
-            return await self._settle_aside(settle, changes, summaries, now)
-        flushed: list[bool] = await self._database.flush(settle, changes, summaries, now)
-        return flushed
-
-    async def _settle_aside(
-        self,
-        settle: Any,
-        changes: Sequence[Change],
-        summaries: Sequence[BatchSummary],
-        now: datetime | None,
-    ) -> list[bool]:
-        """In a transaction of its own, with the followers of its items."""
-        if _are_followed(changes, self._followers):
-            return await self._database.write(following.settle, settle, self._followers, changes, summaries, now)
-        done: list[bool] = await self._database.write(settle, changes, summaries, now)
+        write = self._statements.settle
+        if silent_for is None and not any(outcomes.writes_more(change, self._followers) for change in changes):
+            flushed: list[bool] = await self._database.flush(write, changes, summaries, now)
+            return flushed
+        done, due = await self._database.write(
+            outcomes.settle, write, self._followers, changes, summaries, silent_for, now
+        )
+        for item_type in due:
+            self._wake_dispatchers(item_type)
         return done
 
     async def touch(self, claims: Sequence[Claim], *, begins: bool = False, now: datetime | None = None) -> list[bool]:
@@ -376,7 +344,7 @@ class SqlQueueStore:
         return await self._database.read(admin_queries.holds, claims)
 
     async def decided(self, claim: Claim) -> bool:
-        return await self._database.write(doubts.decide, claim)
+        return await self._database.write(outcomes.end_doubt, claim)
 
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
@@ -591,11 +559,3 @@ def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> l
         results.append(EnqueueResult(item_type, item_id, key not in new))
         new.discard(key)  # a second request for the same item in one call is a duplicate
     return results
-
-
-def _are_followed(changes: Sequence[Change], followers: Mapping[str, Follower]) -> bool:
-    """Whether a follower must be called: for dead letters, and for items whose attempt is in doubt. Other reports of an
-    engine do not change an application's state."""
-    return bool(followers) and any(
-        change.status in following.FOLLOWED and change.claim.item_type in followers for change in changes
-    )

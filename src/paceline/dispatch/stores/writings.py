@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
-import sqlalchemy as sa
-
-from paceline.dispatch.model import BatchSummary, Change, WritingRefused
+from paceline.dispatch.model import Change, WritingRefused
 from paceline.dispatch.task_errors import describe
-
-Settle = Callable[[sa.Connection, Sequence[Change], Sequence[BatchSummary], datetime | None], list[bool]]
-
-
-def with_writings(write: Settle) -> Settle:
-    """`write`, and what the executions of its changes write."""
-
-    def settle(
-        connection: sa.Connection, changes: Sequence[Change], summaries: Sequence[BatchSummary], now: datetime | None
-    ) -> list[bool]:
-        done = write(connection, changes, summaries, now)
-        write_together(connection, changes, done)
-        return done
-
-    return settle
 
 
 def write_together(within: Any, changes: Sequence[Change], done: Sequence[bool]) -> None:
