@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
@@ -32,6 +34,7 @@ READ_TOO_EARLY = (
 )
 
 Keys = set[tuple[str, str]]
+R = TypeVar("R")
 
 
 async def enqueue(
@@ -48,27 +51,15 @@ async def enqueue(
     Raises:
         InvalidInput: the connection is of no accepted kind, is to another database, or has no transaction.
     """
-    try:
-        owner = await _unwrap(connection)
-        if _is_of(owner, "psycopg", "Connection", "AsyncConnection"):
-            _check(dialect, "postgresql", owner.autocommit and owner.info.transaction_status.name == "IDLE")
-            return await _with_psycopg(identity, statements, owner, requests, now, hints)
-        if isinstance(owner, sqlite3.Connection):
-            _check(dialect, "sqlite", _autocommits(owner))
-            with _borrow(owner) as borrowed:
-                identity.check_file(borrowed)
-                _begin_to_write(borrowed)
-                return statements.enqueue(borrowed, requests, now, hints)  # type: ignore[no-any-return]
-        if _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
-            await identity.check_server(*await owner.run_sync(_checked, dialect, identity))
-            return await owner.run_sync(statements.enqueue, requests, now, hints)  # type: ignore[no-any-return]
-        if isinstance(owner, sa.Connection):
-            await identity.check_server(*_checked(owner, dialect, identity))
-            return statements.enqueue(owner, requests, now, hints)  # type: ignore[no-any-return]
-    except DRIVER_ERRORS as error:
-        raise _explain_error(_translated(error)) from error
-    module = type(connection).__module__
-    raise InvalidInput(FIELD, ASYNCPG if module.partition(".")[0] == "asyncpg" else ACCEPTED)
+
+    def write(borrowed: sa.Connection) -> Keys:
+        return statements.enqueue(borrowed, requests, now, hints)  # type: ignore[no-any-return]
+
+    async def write_with_psycopg(raw: Any) -> Keys:
+        rows = await _fetch_rows(raw, *statements.enqueue_call(requests, now, hints))
+        return statements.new_keys(requests, rows)  # type: ignore[no-any-return]
+
+    return await _run_within(identity, dialect, connection, write, write_with_psycopg)
 
 
 async def run_steps(identity: Identity, dialect: str, connection: Any, steps: Steps) -> None:
@@ -77,41 +68,65 @@ async def run_steps(identity: Identity, dialect: str, connection: Any, steps: St
     Raises:
         InvalidInput: the connection is of no accepted kind, is to another database, or has no transaction.
     """
+    run, run_with_psycopg = partial(groups.run_steps, steps=steps), partial(_steps_with_psycopg, steps)
+    await _run_within(identity, dialect, connection, run, run_with_psycopg)
+
+
+async def _run_within(
+    identity: Identity,
+    dialect: str,
+    connection: Any,
+    work: Callable[[sa.Connection], R],
+    with_psycopg: Callable[[Any], Awaitable[R]],
+) -> R:
+    """What `work` returns, or `with_psycopg` on a connection of that driver."""
     try:
         owner = await _unwrap(connection)
         if _is_of(owner, "psycopg", "Connection", "AsyncConnection"):
             _check(dialect, "postgresql", owner.autocommit and owner.info.transaction_status.name == "IDLE")
-            await _steps_with_psycopg(owner, steps)
-        elif isinstance(owner, sqlite3.Connection):
+            return await _with_psycopg(identity, owner, with_psycopg)
+        if isinstance(owner, sqlite3.Connection):
             _check(dialect, "sqlite", _autocommits(owner))
             with _borrow(owner) as borrowed:
                 identity.check_file(borrowed)
                 _begin_to_write(borrowed)
-                groups.run_steps(borrowed, steps)
-        elif _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
-            await owner.run_sync(groups.run_steps, steps)
-        elif isinstance(owner, sa.Connection):
-            groups.run_steps(owner, steps)
+                return work(borrowed)
+        if _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+            await identity.check_server(*await owner.run_sync(_checked, dialect, identity))
+            return await owner.run_sync(work)  # type: ignore[no-any-return]
+        if isinstance(owner, sa.Connection):
+            await identity.check_server(*_checked(owner, dialect, identity))
+            return work(owner)
     except DRIVER_ERRORS as error:
         raise _explain_error(_translated(error)) from error
+    module = type(connection).__module__
+    raise InvalidInput(FIELD, ASYNCPG if module.partition(".")[0] == "asyncpg" else ACCEPTED)
 
 
-async def _steps_with_psycopg(connection: Any, steps: Steps) -> None:
+async def _with_psycopg(identity: Identity, connection: Any, work: Callable[[Any], Awaitable[R]]) -> R:
     import psycopg
+
+    try:
+        if not identity.is_known(connection):
+            (row,) = await _fetch_rows(connection, POSTGRES)
+            await identity.check_server(connection, row)
+        return await work(connection)
+    except psycopg.Error as error:
+        state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
+        raise _explain_error(fault(state, str(error))) from error
+
+
+async def _steps_with_psycopg(steps: Steps, connection: Any) -> None:
     from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
     rows = None
-    try:
+    with suppress(StopIteration):
         while True:
             statement = steps.send(rows)
             compiled = statement.compile(  # type: ignore[attr-defined]
                 dialect=PGDialect_psycopg(), compile_kwargs={"render_postcompile": True}
             )
             rows = await _fetch_rows(connection, compiled.string, compiled.params)
-    except StopIteration:
-        return
-    except psycopg.Error as error:
-        raise _explain_error(fault(error.sqlstate or "08000", str(error))) from error
 
 
 async def _unwrap(connection: Any) -> Any:
@@ -143,27 +158,6 @@ def _checked(connection: sa.Connection, dialect: str, identity: Identity) -> tup
     if dialect != "postgresql" or identity.is_known(raw):
         return raw, ()
     return raw, tuple(connection.exec_driver_sql(POSTGRES).one())
-
-
-async def _with_psycopg(
-    identity: Identity,
-    statements: ModuleType,
-    connection: Any,
-    requests: Sequence[EnqueueRequest],
-    now: datetime | None,
-    hints: Any,
-) -> Keys:
-    import psycopg
-
-    try:
-        if not identity.is_known(connection):
-            (row,) = await _fetch_rows(connection, POSTGRES)
-            await identity.check_server(connection, row)
-        rows = await _fetch_rows(connection, *statements.enqueue_call(requests, now, hints))
-    except psycopg.Error as error:
-        state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
-        raise _explain_error(fault(state, str(error))) from error
-    return statements.new_keys(requests, rows)  # type: ignore[no-any-return]
 
 
 async def _fetch_rows(connection: Any, *call: Any) -> list[Row]:
