@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from paceline import ConfigurationError, Conflict, Discard, Downstream, InvalidInput, Retry, Snooze, Tasks, current_task
 from paceline.dispatch.model import ItemDetail
-from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.periodic.periodic_tasks import Periodic
 from paceline.dispatch.status import Status
 from paceline.limits.model import Plan, SlidingLog
 from paceline.limits.stores.sql_plans import SqlPlans

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from paceline.dispatch.periodic import PeriodicTask
+from paceline.dispatch.periodic.periodic_tasks import PeriodicTask
 
 if TYPE_CHECKING:
     from tests.models.queue_store import MemoryQueueStore

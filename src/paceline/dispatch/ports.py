@@ -32,7 +32,7 @@ from paceline.dispatch.model import (
     QueueStats,
     SilentClaim,
 )
-from paceline.dispatch.periodic import PeriodicStore
+from paceline.dispatch.periodic.periodic_tasks import PeriodicStore
 from paceline.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
 from paceline.dispatch.status import Status
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, Places

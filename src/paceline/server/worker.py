@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
-from paceline.dispatch.periodic import ticking
+from paceline.dispatch.periodic.periodic_tasks import ticking
 from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Registry

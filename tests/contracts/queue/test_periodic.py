@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.periodic.periodic_tasks import Periodic
+from paceline.dispatch.periodic.schedules import Schedule
 from paceline.dispatch.ports import QueueStore
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
-from paceline.dispatch.schedules import Schedule
 from paceline.dispatch.status import Status
 from paceline.dispatch.stores import queue_store
 from paceline.dispatch.worker.cycle import DispatchCycle

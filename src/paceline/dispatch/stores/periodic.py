@@ -11,8 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from paceline.dispatch.model import EnqueueRequest
-from paceline.dispatch.periodic import PeriodicTask
-from paceline.dispatch.schedules import CatchUp, Schedule
+from paceline.dispatch.periodic.periodic_tasks import PeriodicTask
+from paceline.dispatch.periodic.schedules import CatchUp, Schedule
 from paceline.dispatch.stores.tables import periodic
 from paceline.durations import duration_ms
 from paceline.errors import Conflict, PacelineError

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import NamedTuple, Unpack
 
 from paceline.dispatch.config import DispatchConfig, DispatchSettings
-from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.periodic.periodic_tasks import Periodic
+from paceline.dispatch.periodic.schedules import Schedule
 from paceline.dispatch.queue import DispatchQueue
-from paceline.dispatch.schedules import Schedule
 from paceline.errors import ConfigurationError, Conflict, InvalidInput
 
 POLL_SECONDS = 1

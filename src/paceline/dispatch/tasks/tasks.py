@@ -14,11 +14,11 @@ from paceline.dispatch.config import DEFAULT_QUEUE, OnUnknown
 from paceline.dispatch.downstream_turn import downstream_of
 from paceline.dispatch.encryption import encryption_of
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
-from paceline.dispatch.periodic import checked_name
+from paceline.dispatch.periodic.periodic_tasks import checked_name
+from paceline.dispatch.periodic.schedules import CatchUp, Schedule
 from paceline.dispatch.ports import DispatchObserver
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Execute
-from paceline.dispatch.schedules import CatchUp, Schedule
 from paceline.dispatch.start_limits import StartLimits
 from paceline.dispatch.tasks.batches import batch_requests, chain_request
 from paceline.dispatch.tasks.declarations import Declared, declare_schedules, declared_config

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from paceline.dispatch.model import CLAIM_BYTES
-from paceline.dispatch.periodic import ticking
+from paceline.dispatch.periodic.periodic_tasks import ticking
 from paceline.dispatch.ports import DispatchObserver, NullObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry

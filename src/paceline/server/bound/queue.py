@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.dispatch.config import DispatchConfig
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
-from paceline.dispatch.periodic import Periodic, PeriodicState
+from paceline.dispatch.periodic.periodic_tasks import Periodic, PeriodicState
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.worker.heartbeats import Worker
 from paceline.errors import NotFound

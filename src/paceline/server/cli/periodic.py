@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from paceline.dispatch.periodic import Periodic, PeriodicState
-from paceline.dispatch.schedules import CatchUp
+from paceline.dispatch.periodic.periodic_tasks import Periodic, PeriodicState
+from paceline.dispatch.periodic.schedules import CatchUp
 from paceline.errors import InvalidInput
 from paceline.server.cli.audit import audit_change
 from paceline.server.cli.parameters import Argument, Group, as_json, completing

@@ -54,7 +54,7 @@ async def _item_types(settings: Settings) -> Iterable[str]:
 
 
 async def _periodic(settings: Settings) -> Iterable[str]:
-    from paceline.dispatch.periodic import Periodic
+    from paceline.dispatch.periodic.periodic_tasks import Periodic
     from paceline.server.wiring.queue import open_queue
 
     async with open_queue(settings) as queue:

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paceline import __version__, tracing
-from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.periodic.periodic_tasks import Periodic
 from paceline.durations import parse_duration
 from paceline.server import console
 from paceline.server import logs as log_lines

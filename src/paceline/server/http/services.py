@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.periodic.periodic_tasks import Periodic
 from paceline.dispatch.queue import DispatchQueue
 from paceline.downstream.directory import Downstreams
 from paceline.server.access.authenticator import Authenticator

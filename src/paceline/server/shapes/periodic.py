@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, WithJsonSchema
 
-from paceline.dispatch.periodic import PeriodicState
-from paceline.dispatch.schedules import CatchUp, Schedule
+from paceline.dispatch.periodic.periodic_tasks import PeriodicState
+from paceline.dispatch.periodic.schedules import CatchUp, Schedule
 from paceline.durations import format_duration
 from paceline.server.shapes.config import Calendar
 from paceline.server.shapes.dispatch import ITEM_TYPE
@@ -25,7 +25,7 @@ class PeriodicRequest(Shape):
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["cron"]}, {"required": ["every"]}]})
 
-    # `dispatch.schedules.Schedule` checks the values.
+    # `Schedule` checks the values.
     item_type: Annotated[str, WithJsonSchema(ITEM_TYPE), Expects("the name of an item type")]
     cron: Annotated[Any, WithJsonSchema(_CRON)] = None
     every: Annotated[Any, WithJsonSchema(DURATION | {"example": "PT2S"})] = None

@@ -12,7 +12,7 @@ from paceline.dispatch.engines.temporal.engine import TemporalEngine
 from paceline.dispatch.engines.temporal.versioning import versioned
 from paceline.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 from paceline.dispatch.engines.temporal.workers import EXEC, WorkerOptions, exec_workers
-from paceline.dispatch.periodic import ticking
+from paceline.dispatch.periodic.periodic_tasks import ticking
 from paceline.dispatch.ports import DispatchObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from paceline.dispatch.model import EnqueueRequest, EnqueueResult
-from paceline.dispatch.schedules import Schedule
+from paceline.dispatch.periodic.schedules import Schedule
 from paceline.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, checked_lane, checked_priority
 from paceline.durations import format_instant
 from paceline.errors import Conflict, InvalidInput, NotFound, PacelineError

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.dispatch.periodic import Periodic
+from paceline.dispatch.periodic.periodic_tasks import Periodic
+from paceline.dispatch.periodic.schedules import Schedule
 from paceline.dispatch.queue import DispatchQueue
-from paceline.dispatch.schedules import Schedule
 from paceline.dispatch.status import Status
 from tests.effort import examples
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.dispatch.schedules import GRACE, MAX_TICKS, Schedule
+from paceline.dispatch.periodic.schedules import GRACE, MAX_TICKS, Schedule
 from paceline.errors import ConfigurationError
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)

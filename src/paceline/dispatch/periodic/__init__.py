@@ -1,0 +1,1 @@
+"""Periodic tasks: their schedules, and the ticks that queue them."""
