@@ -99,6 +99,7 @@ DASHBOARDS: Mapping[str, Sequence[Panel]] = {
         shares("Size of leases", "rate_limiter_lease_size", unit="none"),
         per_second("Envoy: requests", "envoy_requests_total", "outcome"),
         per_second("Envoy: descriptors", "envoy_descriptors_total", "outcome"),
+        per_second("Envoy: admitted near their limit", "envoy_near_limit_total", "rule"),
         Panel(
             "Envoy: undecided, and rules refused",
             "ops",
@@ -221,6 +222,7 @@ DASHBOARDS: Mapping[str, Sequence[Panel]] = {
         shares("Waited for a permit", "payments_downstream_wait_seconds"),
         highest("Limit towards the bank", "ops", "payments_downstream_limit"),
         highest("Breaker (1: open)", "none", "payments_downstream_breaker_open"),
+        highest("The bank can't be reached (1), by reason", "none", "payments_downstream_unreachable", by=("reason",)),
         highest("How long the first is overdue", "s", "payments_oldest_overdue_seconds"),
     ],
     "sms": [
