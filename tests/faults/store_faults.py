@@ -1,4 +1,18 @@
-"""Where a downstream is shared, and what befalls its callers and its store."""
+"""Where a downstream is shared, and what befalls its callers and its store.
+
+Which test shows that an outside recorder sees no more calls in any second than the rate:
+
+| callers | SQLite | `host://` | PostgreSQL | Redis |
+|---|---|---|---|---|
+| blocks and httpx2, `async` and `def` | D: kill, freeze | D: kill, freeze | D: kill, freeze, restart | D: all four |
+| `async with` in four processes | D: kill | D: kill | D: freeze, restart | D: kill, forget |
+| a task, `async def` and `def` | T: kill, freeze | T: kill, freeze | T: kill, freeze, restart | T: all four |
+| payments | P: kill, freeze | | P: kill, freeze, restart | P: kill, freeze, restart; L: forget |
+| an SMS provider | S: kill, freeze | | S: kill, freeze, restart | |
+
+D is `test_downstream_limit`, T `test_task_calls`, P `test_payments_matrix`, L `test_payments_limit`, S
+`test_sms_limit`. The service has no `host://`, and the rates of SMS providers lie in the database of the messages.
+"""
 
 from __future__ import annotations
 
