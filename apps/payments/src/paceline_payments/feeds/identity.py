@@ -20,23 +20,33 @@ def payment_id_of(
     """The id of a payment: its UETR, or `{message}-{payment information}-{instruction}-{digest}`.
 
     The readable part is for people; the digest is of the whole identity. `position` counts from 1 within the payment
-    information, and stands for an instruction id that is not provided.
+    information, and stands for an instruction id that is not provided. Blanks around a text are none of it: the same
+    document, indented by a tool, is the same payments.
     """
     ids = transaction.get("PmtId", {})
     if uetr := ids.get("UETR"):
         return str(uetr)
-    message, own = header.get("MsgId", ""), information.get("PmtInfId", "")
+    message, own = header.get("MsgId", "").strip(), information.get("PmtInfId", "").strip()
     instruction = ids.get("InstrId", "").strip()
     if instruction in ("", NOT_PROVIDED):
         instruction = f"#{position}"
-    identity = json.dumps([header.get("InitgPty", {}), message, own, instruction], sort_keys=True)
+    party = _stripped(header.get("InitgPty", {}))
+    identity = json.dumps([party, message, own, instruction], sort_keys=True)
     digest = blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return f"{file_key(message, own, instruction)}-{digest}"
 
 
+def _stripped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, Mapping):
+        return {name: _stripped(inner) for name, inner in value.items()}
+    return [_stripped(inner) for inner in value] if isinstance(value, list) else value
+
+
 def file_key(*ids: str) -> str:
     """Ids of a document as the readable part of a payment's id."""
-    return "-".join(_readable(part) for part in ids)
+    return "-".join(_readable(part.strip()) for part in ids)
 
 
 def _readable(part: str) -> str:

@@ -194,6 +194,8 @@ def test_the_identity_is_the_party_the_message_the_information_and_the_instructi
     assert ids_of(named, named) == [first, first]
     others = [ids_of(named, **{before: "X"})[0] for before in ("M1", "P1", "i-1", "Payroll")]
     assert len({first, *others}) == 5
+    for before in ("M1", "P1", "i-1", "Payroll"):
+        assert ids_of(named, **{before: f"\n  {before} "}) == [first], "indented, it is not another payment"
 
 
 def test_a_uetr_is_the_identity() -> None:
