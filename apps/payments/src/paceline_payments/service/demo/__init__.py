@@ -6,6 +6,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,8 +108,7 @@ async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
 async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
     """The same feed, executed by a worker process that calls the bank over HTTP, under faults."""
     require("the demo", "payments")
-    from paceline_payments.model import ITEM_TYPE
-    from paceline_payments.service.demo.chaos import STALE_MINUTES, Chaos, RecordingBank, Worker, compared, served
+    from paceline_payments.service.demo.chaos import Chaos, RecordingBank, Worker, compared, served
 
     bank = RecordingBank(tps)
     with tempfile.TemporaryDirectory(prefix="paceline-demo-") as directory:
@@ -126,7 +126,6 @@ async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
             open_payments(settings, slots, queue) as opened,
         ):
             await slots.configure(CONFIG, WindowPolicy(max(1, int(4 * tps * SHARE)), WINDOW, spread="even"))
-            await queue.configure(ITEM_TYPE, staleClaimThresholdMins=STALE_MINUTES)
             worker = Worker(Path(directory), url, CONFIG, tps, bank_url)
             await worker.start()
             chaos = Chaos(bank, queue, worker)
@@ -172,7 +171,7 @@ async def _follow(
         async for progress in initiate_feed(feed(payments, at, BAD_LINES), FeedFormat.CSV, initiate):
             plan.rejected += progress.rejected
         if chaos is not None:
-            wrong = asyncio.create_task(chaos.run(at, payments / (tps * SHARE), view.announce))
+            wrong = asyncio.create_task(chaos.run(at, payments, view.announce))
         deadline = asyncio.get_running_loop().time() + 60 + 3 * payments / tps
         while asyncio.get_running_loop().time() < deadline:
             stats = await queue.stats(ITEM_TYPE)
@@ -182,7 +181,9 @@ async def _follow(
                 break
             await asyncio.sleep(view.pause)
         if wrong is not None:
-            await wrong
+            wrong.cancel()  # nothing, unless the payments took so long that not all faults had their turn
+            with suppress(asyncio.CancelledError):
+                await wrong
         stats = await queue.stats(ITEM_TYPE)
         view.show(stats)
     return Report.of(plan, bank, await opened.store.count(), stats.depth.get(Status.DEAD_LETTER, 0))

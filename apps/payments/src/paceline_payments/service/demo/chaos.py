@@ -30,10 +30,9 @@ from paceline_payments.service.shapes.reconciliation import ReconciliationShown
 LOST_ANSWERS = 0.03
 BANK_DOWN = 5.0
 SWITCHED_OFF = 4.0
+LOOK_SECONDS = 0.1
 ACKNOWLEDGED = 1.0
 """Seconds after the kill switch was turned off, from which no new call leaves."""
-STALE_MINUTES = 0.1
-"""How soon the claims of the killed worker are recovered: in production this is two minutes."""
 
 Announce = Callable[[str], None]
 
@@ -123,7 +122,7 @@ async def served(bank: Simulator) -> AsyncIterator[str]:
 
 
 class Chaos:
-    """The faults, and when: as shares of the plan's duration."""
+    """The faults, and when: after shares of the payments, so that each hits a run at work."""
 
     def __init__(self, bank: RecordingBank, queue: DispatchQueue, worker: Worker) -> None:
         self._bank = bank
@@ -133,15 +132,15 @@ class Chaos:
         """Calls that arrived while the kill switch was off, more than a second after it was turned off."""
         self.faults: list[Fault] = []
 
-    async def run(self, at: datetime, seconds: float, announce: Announce) -> None:
+    async def run(self, at: datetime, payments: int, announce: Announce) -> None:
         """Injects the faults, one after another."""
-        await self._until(at, 0.15 * seconds)
+        await self._until_executed(0.15 * payments)
         announce("a worker is killed (SIGKILL), another one is started")
         killed = _since(at)
         self.faults.append(Fault("worker killed", killed, killed))
         await self._worker.stop(signal.SIGKILL)
         await self._worker.start()
-        await self._until(at, 0.4 * seconds)
+        await self._until_executed(0.4 * payments)
         announce(f"the bank is down for {BANK_DOWN:.0f} s: every call is answered 503")
         down = _since(at)
         self._bank.behave(fail=1.0, lose=0.0)
@@ -149,7 +148,7 @@ class Chaos:
         self._bank.behave(fail=0.0, lose=LOST_ANSWERS)
         self.faults.append(Fault("bank down", down, _since(at)))
         announce("the bank is back")
-        await self._until(at, 0.7 * seconds + BANK_DOWN)
+        await self._until_executed(0.7 * payments)
         await self._queue.pause(ITEM_TYPE)
         off = _since(at)
         announce("the kill switch is thrown")
@@ -161,8 +160,9 @@ class Chaos:
         self.faults.append(Fault("kill switch thrown", off, _since(at)))
         announce(f"the kill switch is released; calls meanwhile: {self.late_calls}")
 
-    async def _until(self, at: datetime, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds - _since(at)))
+    async def _until_executed(self, payments: float) -> None:
+        while len(self._bank.executed) < payments:  # noqa: ASYNC110 - the simulator knows no events
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def _since(at: datetime) -> float:

@@ -44,8 +44,9 @@ def picture(report: Report) -> Figure:
     lower.set_xlabel(f"seconds after {plan.at:%H:%M:%S} UTC, the requested time")
     lower.set_ylabel("payments")
     lower.sharex(upper)
+    _draw_faults(upper, report.faults, named=True)
+    _draw_faults(lower, report.faults, named=False)
     for axes in (upper, lower):
-        _draw_faults(axes, report.faults)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside the lines, not over them
     for axes in modes:
         _draw_modes(axes, plan.tps)
@@ -54,17 +55,20 @@ def picture(report: Report) -> Figure:
 
 def sliding_second(times: Sequence[float]) -> tuple[list[float], list[int]]:
     """How many calls are in the second before, and since when: it rises with a call, and falls a second later. So
-    where no call is made, it falls to 0."""
-    steps = sorted([*((at, 1) for at in times), *((at + 1.0, -1) for at in times)])
+    where no call is made, it falls to 0. It begins at 0, if the first call is later."""
+    steps = sorted(
+        [*((0.0, 0) for at in times[:1] if at > 0), *((at, 1) for at in times), *((at + 1.0, -1) for at in times)]
+    )
     return [at for at, _ in steps], list(accumulate(change for _, change in steps))
 
 
-def _draw_faults(axes: Any, faults: Sequence[Fault]) -> None:
+def _draw_faults(axes: Any, faults: Sequence[Fault], *, named: bool) -> None:
     for fault, color in zip(faults, FAULT_COLORS, strict=False):
+        label = str(fault) if named else None
         if fault.begin == fault.end:
-            axes.axvline(fault.begin, color=color, linewidth=1.5, linestyle="--", label=fault.name)
+            axes.axvline(fault.begin, color=color, linewidth=1.5, linestyle="--", label=label)
         else:
-            axes.axvspan(fault.begin, fault.end, color=color, alpha=0.2, label=fault.name)
+            axes.axvspan(fault.begin, fault.end, color=color, alpha=0.2, label=label)
 
 
 def _draw_modes(axes: Any, tps: int) -> None:

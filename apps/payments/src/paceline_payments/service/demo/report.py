@@ -52,6 +52,12 @@ class Fault(NamedTuple):
     end: float
     """The same as `begin`, if it was a moment."""
 
+    def __str__(self) -> str:
+        """As the report and the picture name it."""
+        if self.begin == self.end:
+            return f"{self.name}: at {self.begin:.1f} s"
+        return f"{self.name}: from {self.begin:.1f} to {self.end:.1f} s"
+
 
 @dataclass(slots=True)
 class Report:
@@ -164,16 +170,12 @@ class Report:
             )
         ]
         return [
-            *(f"  {fault.name}: {_span(fault)}" for fault in self.faults),
+            *(f"  {fault}" for fault in self.faults),
             f"{_mark(not self.late_calls)} calls while the kill switch was off: {self.late_calls}",
             f"{_mark(result.clean)} reconciliation with the bank: {result.matched} matched, "
             f"{sum(result.counts.values())} differences",
             *named[:10],
         ]
-
-
-def _span(fault: Fault) -> str:
-    return f"at {fault.begin:.1f} s" if fault.begin == fault.end else f"from {fault.begin:.1f} to {fault.end:.1f} s"
 
 
 def _mark(good: bool) -> str:

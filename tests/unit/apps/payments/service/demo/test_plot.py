@@ -28,16 +28,21 @@ def test_a_sliding_second_rises_with_a_call_and_falls_a_second_later() -> None:
     times, counts = sliding_second([0.0, 0.25, 5.0])
     assert list(zip(times, counts, strict=True)) == [(0.0, 1), (0.25, 2), (1.0, 1), (1.25, 0), (5.0, 1), (6.0, 0)]
     assert max(sliding_second([0.0, 1.0])[1]) == 1, "two calls exactly a second apart don't share one"
+    assert sliding_second([30.0]) == ([0.0, 30.0, 31.0], [0, 1, 0]), "before the first call there is none"
 
 
 def test_faults_are_marked_and_every_line_is_named() -> None:
     pytest.importorskip("matplotlib")
     panels: list[Any] = picture(report(1.0, 2.0, 2.5, 10.0, faults=FAULTS)).axes
     upper, lower = panels
-    for axes, lines in ((upper, ["calls in the second before", "hard limit, 50 a second"]), (lower, ["planned"])):
-        named = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert {*lines, *(fault.name for fault in FAULTS)} <= set(named)
-        assert len(named) == len(axes.get_lines()) + len(axes.patches)
+    faults = ["worker killed: at 3.0 s", "bank down: from 4.0 to 9.0 s", "kill switch thrown: from 12.0 to 16.0 s"]
+    upper_lines, lower_lines = (
+        ["calls in the second before", "hard limit, 50 a second"],
+        ["planned", "executed by the bank"],
+    )
+    for axes, names in ((upper, [*upper_lines, *faults]), (lower, lower_lines)):
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == names
+        assert len(axes.get_lines()) + len(axes.patches) == 5, "both show the faults"
     assert "at most 2 calls in any second" in upper.get_title()
     times, counts = upper.get_lines()[0].get_data()
     assert [count for at, count in zip(times, counts, strict=True) if at <= 9.5][-1] == 0, "a gap is a gap"
