@@ -7,16 +7,17 @@ import json
 import logging
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import redis
 
 from paceline.testing import PostgresServer, eventually
-from paceline_sms.consumer import Consumer
+from paceline_sms import Accepted, SmsMessage
 from paceline_sms.model import Attempt
+from paceline_sms.ports import Receipt
 from paceline_sms.quota import Quota
 from paceline_sms.stores import attempt_statements
 from paceline_sms.stores.redis import RedisQuotaCache
@@ -101,34 +102,52 @@ async def test_any_character_reaches_the_sender(embedded: Gateway, caplog: pytes
     await eventually(lambda: r"SMS Sent: 1: nul \x00, newline \n, émoji 🎉" in caplog.messages)
 
 
-async def test_a_sender_that_fails_is_started_again_counted_and_named_in_health(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """15.4: whatever it fails of."""
-    caplog.set_level(logging.INFO, "paceline_sms")
-    run, is_broken = Consumer.run, True
+class Line:
+    """A provider of receipts over its own connection, whose code fails while `is_broken`."""
 
-    async def fail(self: Consumer, stop: asyncio.Event) -> None:
-        if is_broken:
+    opened: ClassVar[list[Line]] = []
+
+    def __init__(self) -> None:
+        self.opened.append(self)
+        self.is_broken = True
+        self.report: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+
+    async def send(self, message: SmsMessage) -> Accepted:
+        return Accepted(f"line-{message.id}")
+
+    async def receipts(self) -> AsyncGenerator[Receipt, None]:
+        if self.is_broken:
             raise RuntimeError("it can't go on")
-        await run(self, stop)
+        yield await self.report
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr(Consumer, "run", fail)
-    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms={"sender": "auto"}) as served:
+
+async def test_a_reader_that_fails_is_started_again_counted_and_named_in_health(tmp_path: Path) -> None:
+    """15.4: whatever it fails of."""
+    sms = {"sender": "auto", "providers": f"line={__name__}:Line"}
+    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
         await served.configure(1, 9, 5)
-        assert (await served.send(1, "waits for its sender")).status_code == 200
+        message_id = (await served.send(1, "waits for its receipt")).json()["messageId"]
 
         async def sender_is(status: str) -> bool:
             checks = (await served.client.get("/health/ready")).json()["checks"]
             return [check["status"] for check in checks if check["name"] == "sender"] == [status]
 
         await eventually(lambda: sender_is("DOWN"))
-        restarts = re.compile(r'^notification_reader_restarts_total{reader="consumer"} ([0-9.]+)$', re.MULTILINE)
+        counter = re.escape('notification_reader_restarts_total{reader="receipts of line"}')
+        restarts = re.compile(rf"^{counter} ([0-9.]+)$", re.MULTILINE)
         counted = restarts.search((await served.client.get("/metrics")).text)
         assert counted is not None
         assert float(counted[1]) >= 1
-        is_broken = False
-        await eventually(lambda: "SMS Sent: 1: waits for its sender" in caplog.messages)
+        line = Line.opened[-1]
+        line.is_broken = False
+        line.report.set_result(Receipt("line", True, message_id))
+
+        async def is_delivered() -> bool:
+            status: str = (await served.client.get(f"/api/messages/{message_id}")).json()["status"]
+            return status == "delivered"
+
+        await eventually(is_delivered)
         await eventually(lambda: sender_is("UP"))
 
 
