@@ -121,13 +121,14 @@ async def test_an_answer_that_proves_nothing_is_unknown(
         assert sorted(provider.ids()) == sorted(ids)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_provider_that_throttles_costs_no_attempt(tmp_path: Path, address: str, status: int) -> None:
-    """429 with and without Retry-After; 503 with it."""
-    provider = Recorded(address, f"busy-{status}")
+@pytest.mark.parametrize(("status", "log"), [(429, "sqlite"), (503, "sqlite"), (429, "postgres"), (429, "kafka")])
+async def test_a_provider_that_throttles_costs_no_attempt(
+    request: pytest.FixtureRequest, address: str, status: int, log: str
+) -> None:
+    """429 without Retry-After; 503 with it."""
+    provider = Recorded(address, f"busy-{status}-{log}")
     provider.behave(status=status, headers={} if status == 429 else {"Retry-After": "0"})
-    sms = webhook(provider)
-    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+    async with gateway(**stores(request, log), sms=webhook(provider)) as served:
         (message_id,) = await send_some(served, 1)
         await eventually(lambda: len(provider.calls()) > 3, within=30)
         provider.behave()
@@ -135,14 +136,16 @@ async def test_a_provider_that_throttles_costs_no_attempt(tmp_path: Path, addres
         assert (await shown(served, message_id))["attempts"] == 1
 
 
+@pytest.mark.parametrize("log", LOGS)
 async def test_the_next_provider_needs_proof_that_the_first_did_not_take_it(
-    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, address: str, monkeypatch: pytest.MonkeyPatch, log: str
 ) -> None:
-    monkeypatch.setenv(ADDRESS, address)
-    first, second = Recorded(address, "first"), Recorded(address, "second")
+    own = f"{address}/{log}"
+    monkeypatch.setenv(ADDRESS, own)
+    first, second = Recorded(own, "first"), Recorded(own, "second")
     module = "tests.faults.recording_provider"
     sms = {"sender": "inline", "providers": f"a={module}:first,b={module}:second", "timeout_seconds": TIMEOUT_SECONDS}
-    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+    async with gateway(**stores(request, log), sms=sms) as served:
         first.behave(delay=LATE_SECONDS)
         late = await send_some(served, 4)
         await until_all(served, late, "unknown")
@@ -153,12 +156,13 @@ async def test_the_next_provider_needs_proof_that_the_first_did_not_take_it(
         assert sorted(second.ids()) == sorted(refused)
 
 
-async def test_the_operator_may_choose_to_resend(tmp_path: Path, address: str) -> None:
+@pytest.mark.parametrize("log", LOGS)
+async def test_the_operator_may_choose_to_resend(request: pytest.FixtureRequest, address: str, log: str) -> None:
     """The same provider gets the message again, under the same id; a refusal then proves nothing."""
-    provider = Recorded(address, "resend")
+    provider = Recorded(address, f"resend-{log}")
     provider.behave(delay=LATE_SECONDS)
     sms = webhook(provider, on_unknown="webhook=resend")
-    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+    async with gateway(**stores(request, log), sms=sms) as served:
         (taken,) = await send_some(served, 1)
         await eventually(lambda: len(provider.calls()) > 1, within=30)
         provider.behave()
