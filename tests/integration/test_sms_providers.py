@@ -6,11 +6,9 @@ import base64
 import hashlib
 import hmac
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -23,47 +21,17 @@ from paceline_sms.ports import Receipt
 from paceline_sms.providers.twilio import TwilioProvider
 from paceline_sms.providers.webhook import WebhookProvider
 from paceline_sms.service.wiring.sms_providers import open_providers
+from tests.integration.recording_server import Server, recording_server
 
 
 def message(number: int = 1, to: str | None = "+491701234567", user: int = 7) -> SmsMessage:
     return SmsMessage(f"id-{number}", to, f"text {number}", 1, 1, datetime.now(UTC) + timedelta(hours=1), user)
 
 
-class Server:
-    """Answers with `answers`, in turn; records the requests."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, dict[str, str], bytes]] = []
-        self.requests: list[tuple[str, dict[str, str], bytes]] = []
-        self.url = ""
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    known = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            known.requests.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
-            status, headers, answer = known.answers.pop(0) if known.answers else (200, {}, b"")
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(answer)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http.serve_forever, args=(0.01,)).start()
-    known.url = f"http://127.0.0.1:{http.server_address[1]}"
-    yield known
-    http.shutdown()
-    http.server_close()
+    with recording_server() as known:
+        yield known
 
 
 async def test_a_webhook_is_signed_and_says_who_calls(server: Server) -> None:

@@ -244,7 +244,7 @@ class MessageExecution:
             result = await self._providers.call(entry, sms)
         except Unavailable as error:
             self._observer.provider_called(entry.name, "unavailable", time.perf_counter() - began)
-            await _report(call, error)
+            await report(call, error)
             raise Unavailable(
                 f"{entry.name}: {error}", retry_after=error.retry_after, throttled=error.throttled
             ) from error
@@ -322,7 +322,7 @@ def _outcome(
     )
 
 
-async def _report(call: Responding, error: Unavailable) -> None:
+async def report(call: Responding, error: Unavailable) -> None:
     """Tells the downstream what its signals would read from an HTTP answer."""
     after = None if error.retry_after is None else f"{error.retry_after * 1000:.0f}"
     status = TOO_MANY if error.throttled else AWAY

@@ -17,6 +17,8 @@ SMS = "SMS"
 SMS_HIGH = "SMS_HIGH"
 """Messages of the priority `high`."""
 ITEM_TYPES = (SMS, SMS_HIGH)
+SMS_STATUS = "SMS_STATUS"
+"""What became of messages, for the caller's webhook."""
 PRIORITIES = {Priority.HIGH: 5, Priority.NORMAL: 5, Priority.LOW: 7}
 """In their user's lane."""
 INTERVAL_SECONDS = 1
@@ -35,6 +37,17 @@ def request_of(message: Message, traceparent: str | None = None) -> EnqueueReque
         traceparent=traceparent,
         lane=str(message.user_id),
         priority=PRIORITIES[message.priority],
+    )
+
+
+def status_config() -> DispatchConfig:
+    """The settings of events of messages. An event is retried for about half a day."""
+    return DispatchConfig(
+        item_type=SMS_STATUS,
+        dispatch_interval_secs=INTERVAL_SECONDS,
+        jitter_window_ms=0,
+        retry_backoff_secs=1,
+        max_dispatch_retries=24,
     )
 
 

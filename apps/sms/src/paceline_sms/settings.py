@@ -88,6 +88,10 @@ class SmsSettings(Section):
     """How long the messages of a dead sender wait for another one."""
     expires_in: str = "PT24H"
     """How long a message that names no expiry may wait."""
+    status_url: ProviderUrl | None = Field(None, repr=False)
+    """What becomes of each message is posted there. Unset: nowhere."""
+    status_hmac_key: SecretStr | None = None
+    """It signs them, and is needed with `status_url`."""
     senders: JsonLists = Field(default_factory=dict)
     """Who messages are from, a JSON object of lists by what a number begins with: `{"+49": ["Shop"], "+": ["+1500…"]}`.
     A recipient always gets the same one. Without any, the provider's own."""

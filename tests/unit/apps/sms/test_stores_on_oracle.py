@@ -27,6 +27,7 @@ from paceline_sms.stores import (
 )
 from paceline_sms.stores.following import MessageFollower
 from paceline_sms.stores.quota_statements import Way
+from paceline_sms.stores.status_statements import tell_nobody, tell_statuses
 from paceline_sms.stores.tables import notification_attempt
 from tests.models import oracle_grammars
 
@@ -92,7 +93,7 @@ def everything(connection: Any) -> None:
     quota_statements.renew(connection, 1, None, None)
     quota_statements.lease_budgets(connection, [LeaseRequest(n, 1) for n in range(2500)], None)
     message_statements.insert_messages(connection, messages, keep=True)
-    message_statements.settle(connection, [outcome])
+    message_statements.settle(connection, [outcome], tell_nobody)
     message_statements.note(connection, "m", 1, "own")
     message_statements.facts(connection, [FactsRequest(message, "SMS", is_first=False) for message in messages], None)
     letter_statements.forget_letters(connection, ids)
@@ -101,7 +102,7 @@ def everything(connection: Any) -> None:
     item_statements.take_in(
         connection, [Record("t", "1", message.to_record_value()) for message in messages], None, "d"
     )
-    item_statements.cancel(connection, "m", "t", followers, None)
+    item_statements.cancel(connection, "m", "t", followers, None, tell_nobody)
     item_statements.expire(connection, 500, followers)
     item_statements.redrive(connection, ids, 100, "t", followers, None)
     item_statements.drop(connection, None, 100, followers)
@@ -116,7 +117,8 @@ def everything(connection: Any) -> None:
     message_statements.count_matching(connection, MessageFilter(Status.QUEUED, 1, "m"), 10)
     letter_statements.count_dead_letters(connection, 10)
     message_statements.beginning(connection, "m", 10)
-    receipt_statements.receive(connection, Receipt("p", True, provider_id="x"))
+    receipt_statements.receive(connection, Receipt("p", True, provider_id="x"), tell_nobody)
+    tell_statuses(connection, ids, encryption=None)
     early = EarlyReceipt(Receipt("own", True, provider_id="p"))
     receipt_statements.keep_receipt(connection, early, "t")
     receipt_statements.keep_receipt(connection, early._replace(tries=1), "t")

@@ -19,6 +19,7 @@ from paceline_sms.model import storable
 from paceline_sms.ports import DeadLetter, Status
 from paceline_sms.stores.letter_statements import bury, forget_letters
 from paceline_sms.stores.message_statements import LONGEST_REASON
+from paceline_sms.stores.status_statements import Tell, tell_nobody
 from paceline_sms.stores.tables import notification_message
 
 LATE = "it could not be sent in time"
@@ -33,12 +34,19 @@ class MessageFollower:
     topic of the outbox. Items without a message are ignored."""
 
     def __init__(
-        self, item_type: str, *, expiry: timedelta, copies: str | None = None, encryption: Encryption | None = None
+        self,
+        item_type: str,
+        *,
+        expiry: timedelta,
+        copies: str | None = None,
+        encryption: Encryption | None = None,
+        tell: Tell = tell_nobody,
     ) -> None:
         self._item_type = item_type
         self._expiry = expiry
         self._copies = copies
         self._encryption = encryption
+        self._tell = tell
 
     def refusals(self, within: Connection, moves: Sequence[ItemMove]) -> dict[str, str]:
         return {}
@@ -46,10 +54,13 @@ class MessageFollower:
     def follow(self, within: Connection, moves: Sequence[ItemMove], now: datetime) -> None:
         rows = _locked(within, [move.item_id for move in moves])
         ended = [move for move in moves if move.item_id in rows]
-        self._bury(within, [move for move in ended if move.after is ItemStatus.DEAD_LETTER], rows, now)
+        told = self._bury(within, [move for move in ended if move.after is ItemStatus.DEAD_LETTER], rows, now)
         for move in ended:
             if move.after is not ItemStatus.DEAD_LETTER and (values := self._values(move, rows[move.item_id], now)):
                 _update(within, move.item_id, values)
+                if values["status"] != Status.QUEUED.value:
+                    told.append(move.item_id)
+        self._tell(within, told)
         # Requeued, discarded or resolved: it is no dead letter any more.
         left = (ItemStatus.READY, ItemStatus.CANCELLED, ItemStatus.COMPLETED)
         forget_letters(within, [move.item_id for move in ended if move.after in left])
@@ -71,8 +82,9 @@ class MessageFollower:
 
     def _bury(
         self, connection: Connection, moves: Sequence[ItemMove], rows: dict[str, Row[Any]], now: datetime
-    ) -> None:
-        letters = []
+    ) -> list[str]:
+        """Stores dead letters; returns the ids of the messages whose status it changes."""
+        letters, changed = [], []
         texts = self._texts(connection, [move.item_id for move in moves]) if self._copies is not None else {}
         for move in moves:
             row = rows[move.item_id]
@@ -82,9 +94,11 @@ class MessageFollower:
             if row.status == Status.QUEUED:
                 values = {"status": status.value, "settled_at": now, "reason": storable(reason, LONGEST_REASON)}
                 _update(connection, move.item_id, values)
+                changed.append(move.item_id)
             text = texts.get(move.item_id, "")
             letters.append(DeadLetter(move.item_id, move.item_id, str(row.user_id), text, reason, attempts))
         bury(connection, letters, now, self._copies, self._encryption)
+        return changed
 
     def _texts(self, connection: Connection, item_ids: Sequence[str]) -> dict[str, str]:
         """The messages of items, as the log carries them."""

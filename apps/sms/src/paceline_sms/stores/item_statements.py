@@ -38,6 +38,7 @@ from paceline_sms.stores import letter_statements
 from paceline_sms.stores.following import LATE
 from paceline_sms.stores.message_statements import insert_messages, kept_message, shown_status
 from paceline_sms.stores.rows import decrypted_record, hidden_record
+from paceline_sms.stores.status_statements import Tell
 from paceline_sms.stores.tables import notification_message
 
 PAGE = 500
@@ -124,6 +125,7 @@ def cancel(
     topic: str,
     followers: Mapping[str, Follower],
     encryption: Encryption | None,
+    tell: Tell,
 ) -> Cancellation | None:
     """Cancels a message of which no call has begun, with its item, or the record that waits in the outbox's `topic`.
     None if the message is unknown."""
@@ -138,6 +140,7 @@ def cancel(
         values = {"status": Status.CANCELLED.value, "settled_at": now(connection), "record": None}
         connection.execute(notification_message.update().where(_message.message_id == message_id).values(values))
         _remove_record(connection, row.user_id, message_id, topic, encryption)
+        tell(connection, [message_id])
     elif row.status == Status.QUEUED and item is not None and _waits(item):
         to, follower = ItemStatus.CANCELLED, followers[item.item_type]
         admin_queries.redirect(connection, item.item_type, [message_id], to, None, follower, in_flight=True)

@@ -32,6 +32,7 @@ from paceline_sms.ports import (
 from paceline_sms.recipients import NOBODY, Recipient
 from paceline_sms.stores import sqlite
 from paceline_sms.stores.rows import OutcomeRow, known_of, ordered, past
+from paceline_sms.stores.status_statements import Tell
 from paceline_sms.stores.tables import (
     notification_dead_letter,
     notification_message,
@@ -121,7 +122,7 @@ def kept_message(row: Row[Any], encryption: Encryption | None) -> Message:
     return Message.from_record_value(decrypted(encryption, row.record, "message", row.message_id))
 
 
-def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
+def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome], tell: Tell) -> list[str]:
     """Stores the outcomes of messages, and returns the ids of those that had none."""
     statuses = lock_statuses(connection, [outcome.message_id for outcome in outcomes])
     rows = outcome_rows(
@@ -137,7 +138,9 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[
     elif rows:
         at = now(connection)
         execute_rows(connection, _SETTLE, [{"of_message": row.message_id, "at": at, **row._asdict()} for row in rows])
-    return [row.message_id for row in rows]
+    settled = [row.message_id for row in rows]
+    tell(connection, [message_id for message_id in settled if statuses[message_id] is not Status.DELIVERED])
+    return settled
 
 
 def lock_statuses(connection: Connection, message_ids: Sequence[str]) -> dict[str, Status]:

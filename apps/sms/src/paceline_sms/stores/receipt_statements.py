@@ -18,6 +18,7 @@ from paceline_sms.receipts import EarlyReceipt
 from paceline_sms.stores.item_statements import lock_items, resolve_taken, sends_now
 from paceline_sms.stores.letter_statements import forget_letters
 from paceline_sms.stores.message_statements import LONGEST_REASON
+from paceline_sms.stores.status_statements import Tell
 from paceline_sms.stores.tables import notification_message
 
 LONGEST_ID = 64
@@ -26,7 +27,7 @@ MAX_EARLY_RECEIPTS = 10_000
 _message = notification_message.c
 
 
-def receive(connection: Connection, receipt: Receipt) -> float | None:
+def receive(connection: Connection, receipt: Receipt, tell: Tell) -> float | None:
     """Stores a provider's receipt. Returns the seconds since the message was sent; None if no such message is known,
     negative if the receipt changes nothing."""
     if receipt.message_id is not None:
@@ -61,6 +62,7 @@ def receive(connection: Connection, receipt: Receipt) -> float | None:
         values["provider_id"] = storable(receipt.provider_id, LONGEST_PROVIDER_ID)
     values["record"] = None
     connection.execute(notification_message.update().where(_message.message_id == row.message_id).values(values))
+    tell(connection, [row.message_id])
     return max((at - (row.settled_at or at)).total_seconds(), 0.0)
 
 

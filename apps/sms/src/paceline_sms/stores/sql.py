@@ -45,6 +45,7 @@ from paceline_sms.stores import (
     rows,
 )
 from paceline_sms.stores.quota_statements import Way
+from paceline_sms.stores.status_statements import Tell, tell_nobody
 from paceline_sms.stores.tables import (
     notification_attempt,
     notification_dead_letter,
@@ -146,21 +147,23 @@ class SqlDeliveryStore:
         followers: Mapping[str, Follower],
         copies: str | None = None,
         encryption: Encryption | None = None,
+        tell: Tell = tell_nobody,
     ) -> None:
         self._database = database
         self._topic = topic
         self._followers = followers
         self._copies = copies
         self._encryption = encryption
+        self._tell = tell
 
     async def facts(self, requests: Sequence[FactsRequest]) -> list[Facts]:
         return await self._database.read(message_statements.facts, requests, self._encryption)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> list[str]:
-        return await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
+        return await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes, self._tell))
 
     def settle_within(self, within: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
-        message_statements.settle(within, outcomes)
+        message_statements.settle(within, outcomes, self._tell)
 
     async def note(self, message_id: str, attempts: int, unknown_provider: str | None) -> None:
         await self._database.write(message_statements.note, message_id, attempts, unknown_provider)
@@ -191,7 +194,7 @@ class SqlDeliveryStore:
 
     async def cancel(self, message_id: str) -> Cancellation | None:
         """Cancels a message of which no call has begun; see `item_statements.cancel`."""
-        cancel, places = item_statements.cancel, (self._topic, self._followers, self._encryption)
+        cancel, places = item_statements.cancel, (self._topic, self._followers, self._encryption, self._tell)
         return await _retry_conflicts(lambda: self._database.write(cancel, message_id, *places))
 
     async def page(
@@ -215,7 +218,7 @@ class SqlDeliveryStore:
 
     async def receive(self, receipt: Receipt) -> float | None:
         """Stores a receipt; see `receipt_statements.receive`."""
-        return await self._database.write(receipt_statements.receive, receipt)
+        return await self._database.write(receipt_statements.receive, receipt, self._tell)
 
     async def keep_receipt(self, early: EarlyReceipt) -> bool:
         """Keeps a receipt for its next attempt; see `receipt_statements.keep_receipt`."""

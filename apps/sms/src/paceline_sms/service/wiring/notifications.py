@@ -34,7 +34,7 @@ from paceline_sms.execution import MessageExecution
 from paceline_sms.expiry import Expirer
 from paceline_sms.inbound import Inbound, InboundWords, received
 from paceline_sms.intake import Intake
-from paceline_sms.items import dispatch_configs
+from paceline_sms.items import ITEM_TYPES, dispatch_configs
 from paceline_sms.ports import NotificationObserver, NullObserver
 from paceline_sms.provider_chain import NamedProvider, ProviderChain
 from paceline_sms.quiet_hours import QuietHours
@@ -43,8 +43,9 @@ from paceline_sms.receipts import EarlyReceipts, ReceiptReader, early_topic
 from paceline_sms.reconciliation import LogProgress, Sweep
 from paceline_sms.relay import Relay
 from paceline_sms.senders import Senders
-from paceline_sms.service.wiring.followers import copies_topic, followers
+from paceline_sms.service.wiring.followers import copies_topic, followers, tell_of
 from paceline_sms.service.wiring.sms_providers import open_providers
+from paceline_sms.service.wiring.status_webhook import status_webhook
 from paceline_sms.settings import SmsSettings
 from paceline_sms.stores.migrations import steps
 from paceline_sms.stores.quota_statements import Way
@@ -223,6 +224,7 @@ def _message_store(settings: Settings, shared: Database) -> SqlDeliveryStore:
         followers=followers(settings),
         copies=copies_topic(settings),
         encryption=queue_encryption(settings),
+        tell=tell_of(settings),
     )
 
 
@@ -233,7 +235,7 @@ class _DeadLetters(NullDispatchObserver):
         self._observer = observer
 
     def dead_lettered(self, item_type: str, items: int) -> None:
-        for _ in range(items):
+        for _ in range(items if item_type in ITEM_TYPES else 0):
             self._observer.delivered("dead_lettered")
 
 
@@ -261,12 +263,15 @@ async def _sending(
         resends=providers.resends,
     )
     try:
-        async with dispatching(
-            queue,
-            [Domain(config, execution) for config in configs],
-            observer=with_rollups(dispatch_observer, _DeadLetters(observer)),
-            concurrency=sms.concurrency,
-            grace=closing_part(settings.http.shutdown_seconds, sms.timeout_seconds + 1),
+        async with (
+            status_webhook(settings) as statuses,
+            dispatching(
+                queue,
+                [*(Domain(config, execution) for config in configs), *statuses],
+                observer=with_rollups(dispatch_observer, _DeadLetters(observer)),
+                concurrency=sms.concurrency,
+                grace=closing_part(settings.http.shutdown_seconds, sms.timeout_seconds + 1),
+            ),
         ):
             yield
     finally:
