@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from paceline.dispatch.model import CLAIM_BYTES
 from paceline.dispatch.periodic.periodic_tasks import ticking
@@ -79,19 +80,31 @@ async def dispatching(
     beating = heartbeats(queue.store.workers, info, lambda: engine.running, holds_claims=lambda: engine.holds_claims)
     async with beating, ticking(queue):
         try:
-            async with asyncio.TaskGroup() as running:
-                running.create_task(worker.run())
-                exhausted = running.create_task(end_when(engine.exhausted))
-                try:
-                    with watch.watching():
-                        yield engine
-                finally:
-                    exhausted.cancel()
-                    worker.stop()
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            async with working_beside(worker.run(), exhausted=engine.exhausted, stop=worker.stop):
+                with watch.watching():
+                    yield engine
         finally:
             await outcomes.close()
+
+
+@asynccontextmanager
+async def working_beside(
+    *works: Coroutine[Any, Any, None], exhausted: Callable[[], Awaitable[str]], stop: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Does these works while the block runs; then `stop` lets them end. If one fails, or the threads are exhausted, the
+    others and the block are cancelled."""
+    try:
+        async with asyncio.TaskGroup() as running:
+            for work in works:
+                running.create_task(work)
+            watching = running.create_task(end_when(exhausted))
+            try:
+                yield
+            finally:
+                watching.cancel()
+                stop()
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 async def end_when(exhausted: Callable[[], Awaitable[str]]) -> None:

@@ -17,7 +17,7 @@ from paceline.dispatch.ports import DispatchObserver, WorkflowEngine
 from paceline.dispatch.queue import DispatchQueue
 from paceline.dispatch.registry import Domain, Registry
 from paceline.dispatch.start_limits import StartLimits
-from paceline.dispatch.worker.dispatching import end_when
+from paceline.dispatch.worker.dispatching import working_beside
 from paceline.dispatch.worker.heartbeats import WorkerInfo, heartbeats
 from paceline.dispatch.worker.loop import DispatchWorker
 from paceline.dispatch.worker.outcome_reporter import OutcomeReporter
@@ -48,9 +48,7 @@ async def dispatching_on_temporal(
         ThreadsExhausted: all threads are held by functions that ran beyond their time-outs; the block is cancelled.
     """
     registry = Registry(*domains)
-    for domain in registry:
-        await queue.declare(domain.config)
-    stored = [await queue.config(domain.item_type) for domain in registry]
+    stored = [await queue.declare(domain.config) for domain in registry]
     outcomes = OutcomeReporter(queue.store, observer=observer)
     client = await temporal.client(encryption)
     engine = TemporalEngine(await temporal.client_for_dispatch(encryption), outcomes, registry=registry)
@@ -73,21 +71,15 @@ async def dispatching_on_temporal(
     )
     group = TemporalWorkerGroup(client, workers, version=options.version)
     info = WorkerInfo.here("temporal", ("dispatch", "exec"), item_types, concurrency)
-    stop = asyncio.Event()
+    over = asyncio.Event()
+
+    def stop() -> None:
+        dispatcher.stop()  # nothing new is started during the grace period
+        over.set()
+
     async with heartbeats(queue.store.workers, info), ticking(queue):
         try:
-            async with asyncio.TaskGroup() as running:
-                running.create_task(group.run(stop))
-                running.create_task(dispatcher.run())
-                exhausted = running.create_task(end_when(places.exhausted))
-                try:
-                    yield engine
-                finally:
-                    exhausted.cancel()
-                    # Nothing new is started during the grace period.
-                    dispatcher.stop()
-                    stop.set()
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            async with working_beside(group.run(over), dispatcher.run(), exhausted=places.exhausted, stop=stop):
+                yield engine
         finally:
             await outcomes.close()
