@@ -76,8 +76,7 @@ def test_open_problems_lead_to_their_rows(page: Page, console: Console) -> None:
 def test_marks_name_who_changed_the_limit(page: Page, console: Console) -> None:
     page.goto("/#/dispatch/INVOICE")
     mark = page.get_by_role("region", name="The flow of INVOICE").get_by_role("listitem").first
-    expect(mark).to_contain_text("operator PATCH /admin/dispatch/INVOICE")
-    expect(mark).to_contain_text("2/second")
+    expect(mark).to_contain_text("operator rate 2/second")
 
 
 def test_five_places_hold_all_pages(page: Page, console: Console) -> None:

@@ -59,9 +59,13 @@ async def test_a_flow_is_the_same_over_http_on_the_command_line_and_in_another_s
             async def lowered() -> bool:
                 latest = await shown(http)
                 mark = latest["marks"][-1]  # type: ignore[index]
-                return latest["limit"] == 40 and "/admin/dispatch/INVOICE" in mark["what"]
+                return (latest["limit"], latest["limitBy"], mark["what"]) == (40, "rate", "rate 40/second")
 
             assert await eventually(lowered)
+            tried = await http.get("/admin/flow", params={"itemType": "INVOICE", "limit": 980})
+            soon = datetime.fromisoformat(tried.json()["doneBy"]).timestamp()
+            assert (tried.json()["limit"], (await shown(http))["limit"]) == (980, 40)
+            assert time.time() - 1 <= soon <= time.time() + 4
             document = json.loads(await _command(tmp_path, "top", "--json"))
             (invoice,) = [each for each in document["flows"] if each["name"] == "INVOICE"]
             assert [invoice[name] for name in stocks] == [1960, 60, 1960, 30, 0, 0, 40, 40]
@@ -90,6 +94,9 @@ async def test_a_flow_is_the_same_over_http_on_the_command_line_and_in_another_s
         ({"itemType": "A", "configName": "default"}, 400),
         ({"itemType": "A"}, 404),
         ({"configName": "a"}, 404),
+        ({"configName": "default", "limit": "5"}, 400),
+        ({"itemType": "SMS", "limit": "0"}, 400),
+        ({"itemType": "SMS", "limit": "many"}, 400),
     ],
 )
 def test_a_flow_that_is_not_there_is_refused(tmp_path: Path, parameters: dict[str, str], status: int) -> None:

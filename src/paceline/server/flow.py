@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -46,6 +47,17 @@ PACE_SECONDS = 60
 """Without a limit, work is expected to leave as fast as in the last minute."""
 
 
+class LimitBy(StrEnum):
+    """What sets the limit of a flow."""
+
+    CONFIG = "config"
+    """A config of slots."""
+    RATE = "rate"
+    """The rate of the item type."""
+    APPLICATION = "application"
+    """The settings of the application that makes the calls."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """Counts per second; the first is that of `start`, in seconds since 1970."""
@@ -77,6 +89,8 @@ class Flow:
     dead: int
     limit: float | None
     """How many may begin in a second; None if nothing limits them, or nobody here knows it."""
+    limit_by: LimitBy | None
+    """What sets the limit."""
     arrived: Line
     begun: Line
     done: Line
@@ -102,13 +116,18 @@ class Flow:
         begun = [0, *accumulate(self.coming[second] for second in seconds)]
         return [max(self.waiting - self.late - begun[bisect_right(seconds, at)], 0) for at in times]
 
+    def under(self, limit: float) -> Flow:
+        """The flow as it would be expected to go on under another limit."""
+        now = int(self.at.timestamp())
+        return replace(self, limit=limit, done_by=_instant(done_by(self.late, self.coming, limit, now)))
+
     @property
     def peak(self) -> int:
         """The most that began in any sliding second."""
         return max(self.peaks.counts, default=0)
 
     @classmethod
-    def of_queue(cls, stats: QueueStats, recent: Recent, limit: float | None) -> Flow:
+    def of_queue(cls, stats: QueueStats, recent: Recent, limit: float | None, limit_by: LimitBy | None = None) -> Flow:
         """The flow of a queue, from its state and what happened of late."""
         waiting = stats.depth.get(Status.READY, 0) + stats.held
         now = int(recent.until.timestamp())
@@ -120,6 +139,7 @@ class Flow:
             running=stats.running,
             unknown=stats.depth.get(Status.UNKNOWN, 0),
             dead=stats.depth.get(Status.DEAD_LETTER, 0),
+            limit_by=limit_by,
             done_by=_instant(done_by(stats.late, recent.due, limit or pace(recent, now), now)),
             **_lines(recent, waiting, limit),
         )
@@ -141,7 +161,7 @@ class Flow:
         )
         lines = _lines(recent, sum(history.booked.values()), limit)
         none_late: dict[str, Any] = {"held": 0, "late": 0, "late_by": None, "running": 0, "unknown": 0, "dead": 0}
-        return cls(name=name, done_by=_instant(last), **none_late, **lines)
+        return cls(name=name, limit_by=LimitBy.CONFIG, done_by=_instant(last), **none_late, **lines)
 
 
 def _lines(recent: Recent, waiting: int, limit: float | None) -> dict[str, Any]:
@@ -292,10 +312,11 @@ class Flows:
         config = await self._queues.config(item_type)
         if config is None:
             raise NotFound("item type", item_type)
-        limit = self._limits.get(item_type)
+        limit, limit_by = self._limits.get(item_type), LimitBy.APPLICATION
         if config.rate is not None:
-            limit = float(parse_rate(config.rate).per_second)
-        return await self._reads.get(("queue", item_type, limit), partial(self._read, item_type, limit))
+            limit, limit_by = float(parse_rate(config.rate).per_second), LimitBy.RATE
+        read = partial(self._read, item_type, limit, limit_by)
+        return await self._reads.get(("queue", item_type, limit), read)
 
     async def config(self, version: PolicyVersion) -> Flow:
         """The flow of a config.
@@ -312,7 +333,7 @@ class Flows:
         limit = policy.limit_at(now_ms - now_ms % policy.size_ms) * 1000 / policy.size_ms
         return Flow.of_config(version.name, history, limit)
 
-    async def _read(self, item_type: str, limit: float | None) -> Flow:
+    async def _read(self, item_type: str, limit: float | None, limit_by: LimitBy) -> Flow:
         kept, at = self._kept.pop(item_type, None), self._clock()
         stats = await self._queues.stats(item_type)
         if kept is None or at - kept.renewed_at >= RENEW_SECONDS:
@@ -327,4 +348,4 @@ class Flows:
         self._kept[item_type] = kept
         while len(self._kept) > MAX_FLOWS:
             self._kept.popitem(last=False)
-        return Flow.of_queue(stats, kept.recent, limit)
+        return Flow.of_queue(stats, kept.recent, limit, None if limit is None else limit_by)

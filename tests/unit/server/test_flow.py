@@ -17,7 +17,7 @@ from paceline.dispatch.decisions import after_success
 from paceline.dispatch.model import Action, AttemptEnd, AttemptOutcome, Change, Claim, EnqueueRequest
 from paceline.dispatch.status import Status
 from paceline.errors import NotFound
-from paceline.server.flow import SECONDS, Flow, Flows, done_by, sliding_peaks
+from paceline.server.flow import SECONDS, Flow, Flows, LimitBy, done_by, sliding_peaks
 from paceline.testing import FakeClock
 from tests.effort import examples
 from tests.models.queue_store import MemoryQueueStore
@@ -280,3 +280,13 @@ def test_what_waits_is_done_when_the_limit_has_let_it_through(
     late: int, due: dict[int, int], per_second: float, expected: int | None
 ) -> None:
     assert done_by(late, due, per_second, 100) == expected
+
+
+async def test_another_limit_says_when_the_last_would_begin() -> None:
+    history = History()
+    await history.store.configure(DispatchConfig(item_type=TYPE, rate="2/second"))
+    await history.arrive(100, 0)
+    flow = await flows_of(history).queue(TYPE)
+    assert (flow.limit, flow.limit_by, flow.done_by) == (2, LimitBy.RATE, flow.at + timedelta(seconds=50))
+    tried = flow.under(20)
+    assert (tried.limit, tried.done_by) == (20, flow.at + timedelta(seconds=5))

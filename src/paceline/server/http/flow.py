@@ -15,13 +15,23 @@ from paceline.server.http.raw_routes import json_response
 from paceline.server.http.services import Services, services_of
 from paceline.server.rollups.flows import Minutes
 from paceline.server.shapes import dispatch, members
-from paceline.server.shapes.flow import FlowShown
+from paceline.server.shapes.flow import FlowShown, members_of
 
 router = api_router("/admin/flow", "flow")
 
+MIN_LIMIT, MAX_LIMIT = 0.001, 1_000_000
 MARKS = 1000
 """Entries of the audit that are searched for changes of a flow's settings."""
 ITEM_TYPE = query("itemType", dispatch.ITEM_TYPE | {"description": "The flow of this queue, …"})
+TRIED = query(
+    "limit",
+    {
+        "type": "number",
+        "minimum": MIN_LIMIT,
+        "maximum": MAX_LIMIT,
+        "description": "With `itemType`: `limit` and `doneBy` as if so many might begin in a second.",
+    },
+)
 CONFIG = query("configName", members.CONFIG_NAME | {"description": "… or of this config."})
 
 
@@ -30,7 +40,7 @@ CONFIG = query("configName", members.CONFIG_NAME | {"description": "… or of th
     summary="What arrives, waits, runs and leaves",
     response_model=FlowShown,
     responses=documented(400, 404),
-    openapi_extra={"parameters": [ITEM_TYPE, CONFIG]},
+    openapi_extra={"parameters": [ITEM_TYPE, CONFIG, TRIED]},
 )
 async def show(request: Request) -> Response:
     """A queue or a config now, per second in the last quarter of an hour, per minute in the last 24 hours, and what is
@@ -43,17 +53,39 @@ async def show(request: Request) -> Response:
         flow = await services.flows.queue(checked_type(item_type))
         periods = await services.rollups.flow_minutes(item_type)
         minutes = Minutes.of(periods, item_type, flow.at.timestamp())
+        if (tried := _tried(parameters.get("limit"))) is not None:
+            flow = flow.under(tried)
+    elif "limit" in parameters:
+        raise invalid("limit", "is tried with itemType; of a config, POST /api/v1/slots/replan tries one with dryRun")
     else:
         flow, minutes = await services.flows.config(await services.slots.policy(name or "")), None
     return json_response(FlowShown.of_all(flow, minutes, await _marks(services, flow.name, flow.arrived.start)))
 
 
 async def _marks(services: Services, name: str, since: int) -> Sequence[AuditEntry]:
-    """The changes since then whose path or command names the flow."""
+    """The changes since then whose path, command or config names the flow; without what was only tried."""
     named = re.compile(rf"(^|[/ =]){re.escape(name)}($|[/ ?])")
-    entries = [entry for _, entry in await services.audit.recent(MARKS)]
-    return [
-        entry
-        for entry in entries
-        if entry.at.timestamp() >= since and entry.method != "GET" and named.search(entry.path)
-    ][::-1]
+    marks = []
+    for _, entry in await services.audit.recent(MARKS):
+        members = members_of(entry)
+        names_it = named.search(entry.path) or members.get("configName") == name
+        if names_it and entry.at.timestamp() >= since and entry.method != "GET" and members.get("dryRun") is not True:
+            marks.append(entry)
+    return marks[::-1]
+
+
+def _tried(text: str | None) -> float | None:
+    """The limit that is tried.
+
+    Raises:
+        Problem: it is no such number.
+    """
+    if text is None:
+        return None
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0.0
+    if not MIN_LIMIT <= limit <= MAX_LIMIT:
+        raise invalid("limit", f"must be a number from {MIN_LIMIT} to {MAX_LIMIT}")
+    return limit

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Self
 
 from pydantic import Field
 
 from paceline.server.access.ports import AuditEntry
-from paceline.server.flow import Flow, Line
+from paceline.server.flow import Flow, LimitBy, Line
 from paceline.server.rollups.flows import Minutes
 from paceline.server.shapes.shape import Instant, Shape
 
@@ -76,6 +78,7 @@ class FlowNow(Shape):
     done: int
     failed: int
     limit: Annotated[float | None, Field(description="How many may begin in a second; null if no limit is known here.")]
+    limit_by: Annotated[LimitBy | None, Field(description="What sets the limit.")]
     peak: Annotated[int, Field(description="The most that began in any sliding second.")]
     done_by: Annotated[
         Instant | None,
@@ -112,11 +115,48 @@ class FlowShown(FlowNow):
 
 
 def _words(entry: AuditEntry) -> str:
-    return f"{entry.method} {entry.path} {entry.detail or ''}".strip()
+    """A change in words: `rate 2/second`, `paused`, `re-planned earlier`. What is no change of settings is told as it
+    was asked for."""
+    members = members_of(entry)
+    members = {name: value for name, value in members.items() if name not in ("configName", "dryRun")}
+    if not members:
+        return f"{entry.method} {entry.path} {entry.detail or ''}".strip()
+    return ", ".join(_change(name, value) for name, value in members.items())
+
+
+def _change(name: str, value: object) -> str:
+    if name == "enabled":
+        return "resumed" if value else "paused"
+    if name == "direction":
+        return f"re-planned {'later' if value == 'spread' else value}"
+    words = re.sub("([A-Z])", lambda found: f" {found[1].lower()}", name)
+    return f"no {words}" if value is None else f"{words} {value if isinstance(value, str) else json.dumps(value)}"
+
+
+def members_of(entry: AuditEntry) -> dict[str, object]:
+    """The JSON object that a change was asked for with; empty if it was none, or is cut off."""
+    try:
+        members = json.loads(entry.detail or "")
+    except ValueError:
+        return {}
+    return members if isinstance(members, dict) else {}
 
 
 def _now(flow: Flow) -> dict[str, object]:
-    names = ("name", "at", "waiting", "held", "late", "running", "unknown", "dead", "limit", "peak", "done_by")
+    names = (
+        "name",
+        "at",
+        "waiting",
+        "held",
+        "late",
+        "running",
+        "unknown",
+        "dead",
+        "limit",
+        "limit_by",
+        "peak",
+        "done_by",
+    )
     totals = {name: _last_minute(getattr(flow, name)) for name in ("arrived", "begun", "done", "failed")}
     late = None if flow.late_by is None else flow.late_by.total_seconds()
     return {name: getattr(flow, name) for name in names} | totals | {"late_secs": late}

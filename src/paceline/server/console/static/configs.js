@@ -3,6 +3,9 @@
 import {call, get, Problem, query} from './api.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, field, form, h, input, jsonArea, link, say, select, show, table, update} from './dom.js'
+import {flowPicture} from './flow_picture.js'
+import {LimitTrial} from './limit_trial.js'
+import {configLimit, tryConfig} from './limits_tried.js'
 import {filterForm, isNarrowed, pager} from './list.js'
 import {changedMeanwhile, existsAlready} from './standing.js'
 import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
@@ -19,7 +22,8 @@ function post(config, active) {
 
 export const configs = {
   open(root, shell, [name = ''], filter) {
-    const [followed, list, editor, past] = [h('div'), h('div'), h('div'), h('div')]
+    const [followed, list, picture, tried, editor, past] = Array.from({length: 6}, () => h('div'))
+    const flowing = h('section', {class: 'card', 'aria-label': `The flow of ${name}`, hidden: true}, picture, tried)
     show(
       root,
       h('h1', {}, 'Configs'),
@@ -30,9 +34,15 @@ export const configs = {
         list,
         link('New config', 'configs', ''),
       ),
+      flowing,
       editor,
       past,
     )
+    /** @type {any} */
+    let flow
+    /** @type {LimitTrial | null} */
+    let trial = null
+    let triedVersion
     let edited
     let version // the one that is edited
     let saving = false
@@ -156,6 +166,23 @@ export const configs = {
       }
     }
 
+    /** The picture of the config, with a handle on its limit. */
+    function draw() {
+      update(picture, flowPicture(flow, trial))
+    }
+
+    async function showFlow(read, active) {
+      flow = await read(query('/admin/flow', {configName: name}))
+      flowing.hidden = false
+      if (triedVersion !== active.version && shell.may('admin')) {
+        triedVersion = active.version
+        if (trial) trial.limits = configLimit(active)
+        else trial = new LimitTrial(shell, configLimit(active), draw)
+        if (!tried.firstChild) show(tried, trial.element)
+      }
+      draw()
+    }
+
     return {
       every: 5000,
       async refresh(read) {
@@ -205,6 +232,8 @@ export const configs = {
         // What is read may also be older for a moment: another process answers.
         else if (active && active.version > version && !saving) outrun()
         if (!active) return
+        // Of a template, the configs that follow it have the slots.
+        if (!name.includes('*')) await showFlow(read, active)
         update(
           past,
           card(
@@ -220,7 +249,20 @@ export const configs = {
                 each.calendar ? h('code', {}, JSON.stringify(each.calendar)) : '–',
                 spanOf(each.maxDelay),
                 moment(each.createdAt),
-                each.active && badge('active', 'good'),
+                each.active
+                  ? badge('active', 'good')
+                  : trial &&
+                    each.windowSize === active.windowSize &&
+                    each.maxPerWindow !== active.maxPerWindow &&
+                    button(
+                      `Back to ${count(each.maxPerWindow)}`,
+                      () => trial?.preview(() => tryConfig(active, each.maxPerWindow)),
+                      {
+                        kind: 'quiet',
+                        'aria-label': `Back to ${count(each.maxPerWindow)}, as in version ${each.version}`,
+                        'data-key': `back ${each.version}`,
+                      },
+                    ),
               ]),
             ),
           ),

@@ -8,14 +8,17 @@ import {flowPicture} from './flow_picture.js'
 import {itemView} from './item.js'
 import {listView} from './items.js'
 import {laneView} from './lanes.js'
+import {LimitTrial} from './limit_trial.js'
+import {queueRate} from './limits_tried.js'
 import {BASE, STATUSES, status} from './queue.js'
 import {count, span} from './words.js'
 
 export const dispatch = {
   open(root, shell, [type = '', part = '', ...rest], query) {
-    const [types, picture, body] = [h('div', {class: 'tiles'}), h('div'), h('div')]
+    const [types, picture, tried, body] = [h('div', {class: 'tiles'}), h('div'), h('div'), h('div')]
     const flows = type && !['item', 'lanes'].includes(part)
-    show(root, h('h1', {}, 'Dispatch'), types, picture, body)
+    const flowing = h('section', {class: 'card', 'aria-label': `The flow of ${type}`, hidden: !flows}, picture, tried)
+    show(root, h('h1', {}, 'Dispatch'), types, flowing, body)
     // An older form of address has the status as a part of it.
     const filtered = STATUSES.includes(part) ? {status: part, ...query} : query
     const view = !type
@@ -63,9 +66,20 @@ export const dispatch = {
       )
     }
 
+    /** @type {any} */
+    let flow
+    /** @type {LimitTrial | null} */
+    let trial = null
+
     async function showFlow(read) {
-      const flow = await read(asQuery('/admin/flow', {itemType: type}))
-      update(picture, h('section', {class: 'card', 'aria-label': `The flow of ${type}`}, flowPicture(flow)))
+      flow = await read(asQuery('/admin/flow', {itemType: type}))
+      if (!trial && flow.limitBy === 'rate' && shell.may('admin')) trial = new LimitTrial(shell, queueRate(flow), draw)
+      draw()
+    }
+
+    function draw() {
+      update(picture, flowPicture(flow, trial))
+      show(tried, trial?.element)
     }
 
     return {

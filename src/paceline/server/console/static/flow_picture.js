@@ -12,8 +12,11 @@ const SHORT = 300 // seconds before and after now
 const LONG = 900
 const MAX_MARKS = 12
 
-/** The picture of a flow, as `/admin/flow` has it, with what it says in words. */
-export function flowPicture(flow) {
+/** The picture of a flow, as `/admin/flow` has it, with what it says in words; with a handle on the limit, if another one
+ *  may be tried.
+ *  @param {any} flow
+ *  @param {import('./limit_trial.js').LimitTrial | null} [trial] */
+export function flowPicture(flow, trial = null) {
   const now = flow.seconds.start + flow.seconds.done.length - 1
   const doneIn = flow.doneBy ? Date.parse(flow.doneBy) / 1000 - now : 0
   const reach = doneIn > SHORT || flow.due.counts.slice(SHORT).some(Boolean) ? LONG : SHORT
@@ -29,23 +32,29 @@ export function flowPicture(flow) {
     'figure',
     {class: 'flow'},
     h('p', {class: 'flow-says'}, said),
-    s(
-      'svg',
-      {
-        viewBox: `0 0 ${WIDTH} ${HIGH}`,
-        role: 'img',
-        'aria-label': `${flow.name}: ${text(said)}`,
-        preserveAspectRatio: 'none',
-      },
-      s('rect', {x: x(now), y: 0, width: WIDTH - x(now), height: HIGH, class: 'flow-ahead'}),
-      waiting(waited, flow, now, scale),
-      s('path', {d: steps(arrived, scale), class: 'flow-arrived'}),
-      s('path', {d: steps(done, scale), class: 'flow-done'}),
-      s('path', {d: steps(due, {...scale, first: now}), class: 'flow-due'}),
-      drain(flow, now, reach, scale),
-      flow.limit !== null && limitLine(flow.limit, scale),
-      s('line', {x1: x(now), x2: x(now), y1: 0, y2: HIGH, class: 'flow-now'}),
-      flow.marks.slice(-MAX_MARKS).map(each => mark(each, scale)),
+    h(
+      'div',
+      {class: 'flow-canvas'},
+      s(
+        'svg',
+        {
+          viewBox: `0 0 ${WIDTH} ${HIGH}`,
+          role: 'img',
+          'aria-label': `${flow.name}: ${text(said)}`,
+          preserveAspectRatio: 'none',
+        },
+        s('rect', {x: x(now), y: 0, width: WIDTH - x(now), height: HIGH, class: 'flow-ahead'}),
+        waiting(waited, flow, now, scale),
+        s('path', {d: steps(arrived, scale), class: 'flow-arrived'}),
+        s('path', {d: steps(done, scale), class: 'flow-done'}),
+        s('path', {d: steps(due, {...scale, first: now}), class: 'flow-due'}),
+        drain(flow, now, reach, scale),
+        flow.limit !== null && limitLine(flow.limit, scale, 'flow-limit'),
+        trial && trial.value !== null && limitLine(trial.value, scale, 'flow-tried'),
+        s('line', {x1: x(now), x2: x(now), y1: 0, y2: HIGH, class: 'flow-now'}),
+        flow.marks.slice(-MAX_MARKS).map(each => mark(each, scale)),
+      ),
+      trial && flow.limit !== null && trial.handle(flow, {top: PACE.top / HIGH, bottom: PACE.bottom / HIGH, most}),
     ),
     h(
       'figcaption',
@@ -72,7 +81,11 @@ function sentence(flow) {
   const late =
     flow.lateSecs !== null && flow.lateSecs >= 1 ? `, the first is late by ${span(flow.lateSecs * 1000)}` : ''
   return [
-    h('a', {href: address('dispatch', flow.name), class: 'flow-name'}, flow.name),
+    h(
+      'a',
+      {href: address(flow.limitBy === 'config' ? 'configs' : 'dispatch', flow.name), class: 'flow-name'},
+      flow.name,
+    ),
     ' ',
     flow.waiting ? [h('b', {}, `${count(flow.waiting)} wait`), late, end] : 'nothing waits',
     flow.running ? ` · ${count(flow.running)} run` : '',
@@ -125,9 +138,9 @@ function drain(flow, now, reach, {x}) {
   })
 }
 
-function limitLine(limit, {most}) {
-  const y = PACE.bottom - (limit / most) * (PACE.bottom - PACE.top)
-  return s('line', {x1: 0, x2: WIDTH, y1: y, y2: y, class: 'flow-limit', 'vector-effect': 'non-scaling-stroke'})
+function limitLine(limit, {most}, kind) {
+  const y = PACE.bottom - (Math.min(limit, most) / most) * (PACE.bottom - PACE.top)
+  return s('line', {x1: 0, x2: WIDTH, y1: y, y2: y, class: kind, 'vector-effect': 'non-scaling-stroke'})
 }
 
 function mark({at, who, what}, {x}) {

@@ -4,6 +4,8 @@ import {get} from './api.js'
 import {sparkline, windowBars} from './charts.js'
 import {badge, card, h, link, show, table, update} from './dom.js'
 import {flowPicture} from './flow_picture.js'
+import {LimitTrial} from './limit_trial.js'
+import {queueRate} from './limits_tried.js'
 import {count, moment, rate, span} from './words.js'
 
 /** Names of numbers, as people say them. */
@@ -25,13 +27,14 @@ const NOTHING_FLOWS = 'No work has been queued yet.'
 
 export const now = {
   open(root, shell) {
+    const panel = h('div')
     const [state, picture, queues, speeds, windows, health] = ['', '', '', 'tiles', '', 'tiles'].map(kind =>
       h('div', {class: kind}),
     )
     show(
       root,
       h('h1', {}, 'Now'),
-      h('section', {class: 'card', 'aria-label': 'The flow of work'}, state, picture),
+      h('section', {class: 'card', 'aria-label': 'The flow of work'}, state, picture, panel),
       card('Queues', queues),
       card(
         'Per second',
@@ -44,12 +47,27 @@ export const now = {
 
     /** @type {any} */
     const shown = {}
+    /** @type {{name: string, trial: LimitTrial | null}} */
+    let tried = {name: '', trial: null}
+
+    /** The picture, with a handle on its limit if it is a rate that may be set here. */
+    function draw() {
+      const {flow} = shown
+      if (!flow) return update(picture, NOTHING_FLOWS)
+      if (tried.name !== flow.name && tried.trial?.value == null) {
+        const trial =
+          flow.limitBy === 'rate' && shell.may('admin') ? new LimitTrial(shell, queueRate(flow), draw) : null
+        tried = {name: flow.name, trial}
+        show(panel, trial?.element)
+      }
+      update(picture, flowPicture(flow, tried.name === flow.name ? tried.trial : null))
+    }
 
     /** Brings the page up to date with the parts that changed. */
     function receive(parts) {
       Object.assign(shown, parts)
       update(state, stateOf(shown, shell))
-      update(picture, shown.flow ? flowPicture(shown.flow) : NOTHING_FLOWS)
+      draw()
       update(health, shown.checks.map(dependency))
       update(speeds, shown.numbers ? shown.numbers.map(each => number(each, shown.queues)) : UNKNOWN())
       update(queues, shown.queues ? queueTable(shown.queues, shell) : UNKNOWN())
