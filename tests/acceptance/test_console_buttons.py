@@ -15,7 +15,7 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.acceptance.console_browser import Console, browser, chromium, token, window
+from tests.acceptance.console_browser import Console, browser, chromium, log_in, open_page, token, window
 from tests.acceptance.console_browser import same_page as page
 from tests.acceptance.console_controls import EMPTY, FIND, HAS_CHANGED, OPEN, PAUSE, control_of
 from tests.acceptance.console_data import fill_up
@@ -179,10 +179,10 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
 @pytest.fixture(scope="module")
 def console(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     directory = tmp_path_factory.mktemp("buttons")
-    secret = token(directory, "operator", ["admin"])
+    tokens = {"operator": token(directory, "operator", ["admin"]), "viewer": token(directory, "viewer", ["view"])}
     fill_up(directory / "paceline.db", JOBS, dead=len(ERRORS))
     with Service(directory) as service:
-        made = Console(service, directory, {"operator": secret})
+        made = Console(service, directory, tokens)
         with made.api() as http:
             stock(made, http)
             for number in range(101):  # more than a page of the audit
@@ -398,6 +398,39 @@ def test_every_button_of_a_page_without_data_works(browser: Browser, service: Se
             assert "failed" not in page.locator("#banner").inner_text(), (route, control)
     assert wrong == []
     context.close()
+
+
+@pytest.mark.parametrize("route", ["configs/default", "limits/tiny", "dispatch/JOB?status=DEAD_LETTER", "periodic"])
+def test_whoever_may_only_look_finds_no_button_that_is_refused(
+    viewers_page: Page, console: Console, route: str
+) -> None:
+    with console.api() as http:
+        stock(console, http)
+    show(viewers_page, route)
+    for box in viewers_page.locator("main tbody input[type=checkbox]").all()[:1]:
+        box.check()
+    expect(viewers_page.locator("main .locked button").first).to_be_disabled()
+    traffic = traffic_of(viewers_page)
+    for button in viewers_page.locator("main button:enabled").all():
+        if not button.is_enabled():
+            continue  # of a form that an earlier press has changed
+        with quiet(viewers_page):
+            button.click()
+        dialog = viewers_page.locator("#dialog[open] button")
+        if dialog.count():
+            with quiet(viewers_page):
+                dialog.last.click()
+        assert [call for call in traffic.made if call[2] == 403] == [], button
+        traffic.forget()
+
+
+@pytest.fixture(scope="module")
+def viewers_page(browser: Browser, console: Console) -> Iterator[Page]:
+    opened, wrong = open_page(browser, console)
+    log_in(opened, console, "viewer")
+    yield opened
+    opened.context.close()
+    assert wrong == [], wrong
 
 
 @pytest.mark.parametrize(("verb", "becomes"), [("Requeue", "READY"), ("Discard", "CANCELLED")])

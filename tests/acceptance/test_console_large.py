@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Page, Request, expect
 
+from tests.acceptance.console_axe import require_axe, violations
 from tests.acceptance.console_browser import Console, browser, chromium, go, log_in, token, window
 from tests.acceptance.console_browser import page as own_page
 from tests.acceptance.console_browser import same_page as page
@@ -95,6 +96,7 @@ def test_a_template_stands_for_its_configs_until_somebody_looks_for_one(page: Pa
     page.get_by_role("link", name="Next page").click()
     expect(rows.nth(1)).to_contain_text("merchant-00050")
     page.get_by_role("link", name="All configs").click()
+    expect(rows.nth(1)).to_contain_text("bank-000")
     search.fill("-09999")
     search.press("Enter")
     expect(rows).to_have_count(2)
@@ -120,3 +122,35 @@ def test_charts_offer_the_busiest_and_count_followers_together(page: Page, conso
     assert sum(sum(line["booked"]) for line in history["configs"]) >= FOLLOWERS
     assert "merchant-*" in [line["configName"] for line in history["configs"]]
     assert len(history["configs"]) < 5
+
+
+def test_everything_is_reached_by_keys_alone(page: Page, console: Console) -> None:
+    require_axe()
+    go(page, "#/audit")
+    box = page.get_by_role("combobox", name="Search for an id")
+    choices = page.get_by_role("listbox", name="Choices")
+    page.keyboard.press("Control+k")
+    expect(box).to_be_focused()
+    page.keyboard.type("repl")
+    expect(choices.get_by_role("option").first).to_have_text("ReplanLimits")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Replan")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("chant-07777")
+    expect(choices.get_by_role("option")).to_have_text(["merchant-07777config", "Re-plan merchant-07777action"])
+    page.keyboard.press("ArrowDown")
+    expect(choices.get_by_role("option", selected=True)).to_have_text("merchant-07777config")
+    assert violations(page, "choices") == []
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Change merchant-07777")).to_be_visible()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("new pl")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="New plan")).to_be_visible()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("e-777")
+    expect(choices.get_by_role("option").first).to_have_text("e-777event")
+    page.keyboard.press("Escape")
+    expect(choices).to_be_hidden()

@@ -57,7 +57,7 @@ def active(http: httpx.Client, name: str) -> int:
 
 
 def handle(page: Page, name: str) -> Locator:
-    return page.get_by_role("slider", name=f"Limit of {name}")
+    return page.get_by_role("slider", name=f"Try another pace for {name}")
 
 
 def test_a_limit_is_tried_made_with_its_replan_and_undone_by_keys_alone(page: Page, console: Console) -> None:

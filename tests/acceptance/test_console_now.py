@@ -59,10 +59,21 @@ def test_the_first_thing_is_what_waits_before_the_limit(page: Page, console: Con
     picture = page.locator("figure.flow")
     expect(picture).to_contain_text(f"INVOICE {WAITING} wait")
     expect(picture).to_contain_text("of 2 per second in 24 h")
-    expect(picture.get_by_role("img", name=re.compile(f"INVOICE: .*{WAITING} wait.*, begun by"))).to_be_visible()
+    # After a minute in which nothing began, it says that.
+    end = "(, the last begins by|, and nothing moves)"
+    expect(picture.get_by_role("img", name=re.compile(f"INVOICE: .*{WAITING} wait.*{end}"))).to_be_visible()
     expect(picture).to_contain_text("limit 2 per second")
-    for line in ("flow-waits", "flow-arrived", "flow-limit", "flow-drain"):
+    for line in ("flow-waits", "flow-arrived", "flow-limit"):
         expect(picture.locator(f"svg .{line}")).to_have_count(1)
+
+
+def test_a_queue_that_stands_still_is_not_said_to_be_done_soon(page: Page, console: Console) -> None:
+    page.goto("/#/now")
+    moves = page.get_by_role("img", name=re.compile("INVOICE: .*the last begins by"))
+    stands = page.get_by_role("img", name=re.compile("INVOICE: .*late by [0-9]+ (min|h).*, and nothing moves"))
+    expect(stands).to_be_visible(timeout=120_000)
+    expect(moves).to_have_count(0)
+    expect(page.locator("svg .flow-drain")).to_have_count(0)
 
 
 def test_open_problems_lead_to_their_rows(page: Page, console: Console) -> None:

@@ -100,7 +100,7 @@ async def test_one_text_finds_everything_whose_id_begins_with_it(tmp_path: Path)
         await eventually(lambda: admitted(http, reader))  # a new token may take a quarter of a second
         assert {kind for kind, _, _ in await find(http, "x/1", headers=reader)} == {"event", "key"}
         searched = (await http.get("/api/v1/search?q=x", headers=reader)).json()["searched"]
-        assert "item" not in searched
+        assert {"item", "queue", "config"}.isdisjoint(searched)
         for wrong in ("", "?q=", "?q=a%00b", f"?q={'x' * 256}"):
             refused = await http.get(f"/api/v1/search{wrong}")
             assert (refused.status_code, refused.json()["field"]) == (400, "q")
@@ -204,3 +204,16 @@ async def all_pages(http: httpx.AsyncClient, path: str, member: str, name: str, 
             return ids
         query["cursor"] = page["next"]
     raise AssertionError(f"{path} does not end: {ids}")
+
+
+async def test_configs_and_queues_are_found_by_a_part_of_their_names(tmp_path: Path) -> None:
+    async with service(tmp_path) as (http, settings):
+        async with DispatchQueue.open(settings.database_url) as queue:
+            await queue.configure("SHIP_ORDER")
+        for name in ("bank-orders", "orders", *(f"order-of-{n}" for n in range(9))):
+            config = {"configName": name, "maxPerWindow": 5, "windowSize": "PT4S"}
+            assert (await http.post("/admin/rate-limit/config", json=config)).status_code == 200
+        found = await find(http, "order")
+        assert ("queue", "SHIP_ORDER", False) in found
+        assert len([name for kind, name, _ in found if kind == "config"]) == 5
+        assert ("config", "orders", True) in await find(http, "orders")

@@ -25,8 +25,10 @@ MAX_PER_KIND = 5
 TIMEOUT_SECONDS = 2.0
 MAX_PLANS = 50
 """The maximum of plans under which a key is searched."""
-OF_NAMES = ("event", "item", "key")
+OF_NAMES = ("event", "config", "queue", "item", "key")
 """The kinds that callers find who are bound to names; applications do not divide what they keep."""
+ADMINISTERED = ("config", "queue", "item")
+"""Kinds that need the scope `view`."""
 QUERY = query("q", EVENT_ID | {"description": "An id, or its prefix; of a limit's key, all of it."})
 
 router = api_router("/api/v1", "search")
@@ -42,15 +44,15 @@ Search = Callable[[Services, str], Awaitable[list[Found]]]
     openapi_extra={"parameters": [QUERY | {"required": True}]},
 )
 async def search(request: Request) -> Response:
-    """Events, what the applications keep and, for the scope `admin`, queue items whose ids begin with `q`, up to five
-    of each; and the key `q` of limits, if it has spent something. After a timeout of two seconds, a store is listed in
-    `unavailable`."""
+    """Events, what the applications keep and, for the scope `view`, queue items whose ids begin with `q`, and configs
+    and queues whose names hold it, up to five of each; and the key `q` of limits, if it has spent something. After a
+    timeout of two seconds, a store is listed in `unavailable`."""
     if "q" not in request.query_params:
         raise invalid("q", "is required")
     text = checked_id(request.query_params["q"], "q")
     services = services_of(request)
-    sees_items = Scope.VIEW in request.scope["state"]["scopes"]
-    finders = {kind: find for kind, find in _kinds().items() if kind != "item" or sees_items}
+    sees_all = Scope.VIEW in request.scope["state"]["scopes"]
+    finders = {kind: find for kind, find in _kinds().items() if kind not in ADMINISTERED or sees_all}
     finders = {kind: find for kind, find in finders.items() if not services.names or kind in OF_NAMES}
     by_kind = await asyncio.gather(*(_within_time(find, services, text) for find in finders.values()))
     kinds = list(finders)
@@ -103,6 +105,24 @@ async def _items(services: Services, text: str) -> list[Found]:
     ]
 
 
+async def _configs(services: Services, text: str) -> list[Found]:
+    return [
+        Found.of(
+            kind="config",
+            id=config.version.name,
+            exact=config.version.name == text,
+            href=f"/admin/rate-limit/config?name={_escaped(config.version.name)}",
+        )
+        for config in await services.slots.search_configs(text, limit=MAX_PER_KIND)
+    ]
+
+
+async def _queues(services: Services, text: str) -> list[Found]:
+    names = [config.item_type for config in await services.queue.configs()]
+    found = [name for name in names if text.upper() in name][:MAX_PER_KIND]
+    return [Found.of(kind="queue", id=name, exact=name == text, href=f"/admin/dispatch/{name}") for name in found]
+
+
 async def _keys(services: Services, text: str) -> list[Found]:
     """The key itself: stores of limits can't list keys, so only the exact key is read."""
     plans = sorted(await services.admission.plans.all())[:MAX_PLANS]
@@ -123,7 +143,7 @@ def _kinds() -> dict[str, Search]:
     finders = {
         kind: partial(_found_by, app.name, place) for app in installed_apps() for kind, place in app.finders.items()
     }
-    return {**finders, "event": _events, "item": _items, "key": _keys}
+    return {**finders, "event": _events, "config": _configs, "queue": _queues, "item": _items, "key": _keys}
 
 
 async def _found_by(app: str, place: str, services: Services, text: str) -> list[Found]:

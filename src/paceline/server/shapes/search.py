@@ -8,9 +8,11 @@ from paceline.server.shapes.shape import Instant, Shape
 
 
 class Found(Shape):
-    """A match: its id is, or begins with, the searched text."""
+    """A match: its id is, or begins with, the searched text; of a config or a queue, holds it."""
 
-    kind: str = Field(description="`event`, `item` or `key`, or of an application, such as `invoice`.")
+    kind: str = Field(
+        description="`event`, `config`, `queue`, `item` or `key`, or of an application, such as `invoice`."
+    )
     id: str
     item_type: str | None = Field(None, description="Of an item.")
     status: str | None = None
@@ -26,6 +28,6 @@ class SearchResults(Shape):
     query: str
     results: list[Found]
     searched: list[str]
-    """The kinds that were searched; items need the scope `admin`."""
+    """The kinds that were searched; items, queues and configs need the scope `view`."""
     unavailable: list[str]
     """The kinds whose store did not answer."""

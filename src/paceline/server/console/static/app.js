@@ -323,7 +323,10 @@ addEventListener('hashchange', async () => {
   const path = location.hash.split('?')[0]
   const key = path === shownPath ? /** @type {HTMLElement} */ (document.activeElement)?.dataset.key : undefined
   shownPath = path
+  const focused = document.activeElement
   if (session.name) await open()
+  // While the page was loaded, its user went on: to the box at the top, say.
+  if (![focused, document.body].includes(document.activeElement)) return
   const keyed = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main [data-key]')])
   const again = keyed.find(each => each.dataset.key === key)
   if (again) return again.focus()

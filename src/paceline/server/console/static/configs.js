@@ -2,7 +2,23 @@
 
 import {call, get, Problem, query} from './api.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, field, form, h, input, jsonArea, link, say, select, show, table, update} from './dom.js'
+import {
+  badge,
+  button,
+  card,
+  field,
+  form,
+  h,
+  input,
+  jsonArea,
+  link,
+  say,
+  select,
+  show,
+  submit,
+  table,
+  update,
+} from './dom.js'
 import {flowPicture} from './flow_picture.js'
 import {LimitTrial} from './limit_trial.js'
 import {configLimit, tryConfig} from './limits_tried.js'
@@ -70,7 +86,7 @@ export const configs = {
               {class: 'row'},
               field('Events', events),
               field('Requested for', time, `${ZONE}; empty: now`),
-              button('Preview', preview),
+              button('Preview', preview, {missing: shell.missing('admin')}),
             ),
             tried,
           ),
@@ -78,8 +94,8 @@ export const configs = {
         h(
           'div',
           {class: 'row'},
-          h('button', {class: 'main'}, active ? 'Make it the active version' : 'Create'),
-          active && link('Re-plan booked slots', 'replan', active.configName),
+          submit(active ? 'Make it the active version' : 'Create', shell.missing('admin')),
+          active && shell.may('admin') && link('Re-plan booked slots', 'replan', active.configName),
         ),
       )
       filled.addEventListener('input', () => {
@@ -171,9 +187,9 @@ export const configs = {
       update(picture, flowPicture(flow, trial))
     }
 
-    async function showFlow(read, active) {
-      flow = await read(query('/admin/flow', {configName: name}))
-      flowing.hidden = false
+    function showFlow(active) {
+      flowing.hidden = !flow
+      if (!flow) return
       if (triedVersion !== active.version && shell.may('admin')) {
         triedVersion = active.version
         if (trial) trial.limits = configLimit(active)
@@ -186,10 +202,14 @@ export const configs = {
     return {
       every: 5000,
       async refresh(read) {
-        const [{configs: page, next}, {versions}] = await Promise.all([
+        const [{configs: page, next}, history, seen] = await Promise.all([
           read(listed(filter)),
-          name ? versionsOf(read, name) : {versions: []},
+          name && ofExisting(read(query('/admin/rate-limit/config/history', {name}))),
+          // Of a template, the configs that follow it have the slots.
+          name && !name.includes('*') && ofExisting(read(query('/admin/flow', {configName: name}))),
         ])
+        const {versions} = history || {versions: []}
+        flow = seen
         update(
           list,
           table(
@@ -232,8 +252,7 @@ export const configs = {
         // What is read may also be older for a moment: another process answers.
         else if (active && active.version > version && !saving) outrun()
         if (!active) return
-        // Of a template, the configs that follow it have the slots.
-        if (!name.includes('*')) await showFlow(read, active)
+        showFlow(active)
         update(
           past,
           card(
@@ -285,13 +304,13 @@ const named = ({configName, template, followers}, filter) => [
   template && !filter.template && h('small', {class: 'soft'}, ` follows ${template}`),
 ]
 
-/** The versions of a config, also of one that does not exist yet. */
-async function versionsOf(read, name) {
+/** What is read of a config; null of one that does not exist yet. */
+async function ofExisting(reading) {
   try {
-    return await read(query('/admin/rate-limit/config/history', {name}))
+    return await reading
   } catch (error) {
     if (!(error instanceof Problem) || ![400, 404].includes(error.status)) throw error
-    return {versions: []}
+    return null
   }
 }
 

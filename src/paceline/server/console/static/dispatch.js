@@ -55,7 +55,9 @@ export const dispatch = {
       update(
         types,
         itemTypes.length
-          ? itemTypes.map((config, n) => tile(config, stats[n], config.itemType === type, turn))
+          ? itemTypes.map((config, n) =>
+              tile(config, stats[n], config.itemType === type, turn, shell.missing('operate')),
+            )
           : h(
               'p',
               {class: 'empty'},
@@ -92,7 +94,7 @@ export const dispatch = {
   },
 }
 
-function tile(config, stats, active, turn) {
+function tile(config, stats, active, turn, missing) {
   const late = stats.oldestReadyAgeSecs
   return h(
     'div',
@@ -128,6 +130,7 @@ function tile(config, stats, active, turn) {
     h('small', {}, late === null ? 'nothing is late' : `${count(stats.late)} late, the first by ${span(late * 1000)}`),
     button(config.enabled ? 'Stop dispatching' : 'Start dispatching', () => turn(config), {
       kind: config.enabled ? 'danger' : 'main',
+      missing,
       'aria-label': `${config.enabled ? 'Stop' : 'Start'} dispatching ${config.itemType}`,
       'data-key': `${config.itemType} switch`,
     }),

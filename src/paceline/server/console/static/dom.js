@@ -168,13 +168,24 @@ export const select = (options, attributes = {}) =>
  *  @param {{kind?: string, missing?: string | null, repeats?: boolean, [attribute: string]: unknown}} [options] */
 export function button(text, act, {kind = '', missing = null, repeats = false, ...attributes} = {}) {
   const made = h('button', {type: 'button', class: kind, disabled: Boolean(missing), ...attributes}, text)
-  if (missing) made.title = `needs a token with the scope ${missing}`
   listen(made, 'click', event => {
     event.preventDefault()
     if (repeats || !isRepeated(event)) return once(event.currentTarget, () => act(event))
   })
   join(made)
-  return missing ? h('span', {class: 'locked'}, made, h('small', {}, ` needs scope ${missing}`)) : made
+  return locked(made, missing)
+}
+
+/** The button that sends a form; without the scope it needs, it is off and says so.
+ *  @param {string} text
+ *  @param {string | null} [missing] */
+export const submit = (text, missing = null) =>
+  locked(h('button', {class: 'main', disabled: Boolean(missing)}, text), missing)
+
+function locked(control, missing) {
+  if (!missing) return control
+  control.title = `needs a token with the scope ${missing}`
+  return h('span', {class: 'locked'}, control, h('small', {}, ` needs scope ${missing}`))
 }
 
 const SUBMIT = 'button:not([type=button])'

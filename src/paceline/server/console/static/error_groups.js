@@ -20,6 +20,7 @@ export function errorGroups(root, shell, type) {
       },
       {
         kind: verb === 'discard' ? 'quiet danger' : 'quiet',
+        missing: shell.missing('operate'),
         'data-key': `${verb} group ${error}`,
         'aria-label': `${VERBS[verb].title} the ${count(many)} that failed with ${error}`,
       },

@@ -11,6 +11,7 @@ const HIGH = 240
 const SHORT = 300 // seconds before and after now
 const LONG = 900
 const MAX_MARKS = 12
+const STUCK_SECONDS = 60 // with nothing begun or done: somebody should look
 
 /** The picture of a flow, as `/admin/flow` has it, with what it says in words; with a handle on the limit, if another one
  *  may be tried.
@@ -75,17 +76,32 @@ export function flowPicture(flow, trial = null) {
   )
 }
 
+/** Whether what is due has stood still for a minute, whatever the limit would allow. */
+const isStuck = flow =>
+  flow.doneBy === null || (flow.late > 0 && flow.lateSecs >= STUCK_SECONDS && !flow.begun && !flow.done)
+
 /** What the picture says: what waits and until when, what leaves, and the limit. */
-function sentence(flow) {
-  const end = flow.doneBy ? [', begun by ', moment(flow.doneBy)] : [h('b', {class: 'wrong'}, ', and nothing moves')]
+const sentence = flow => (flow.limitBy === 'config' ? ofConfig(flow) : ofQueue(flow))
+
+const ofConfig = flow => [
+  h('a', {href: address('configs', flow.name), class: 'flow-name'}, flow.name),
+  ' ',
+  flow.waiting
+    ? [h('b', {}, `${count(flow.waiting)} booked`), ' within a day, the last at ', moment(flow.doneBy)]
+    : 'nothing is booked',
+  ` · ${count(flow.done)} ran in the last minute · peak `,
+  h('b', {}, `${count(flow.peak)} of ${each(flow.limit)}`),
+  ' per second in 15 minutes',
+]
+
+function ofQueue(flow) {
+  const end = isStuck(flow)
+    ? [h('b', {class: 'wrong'}, ', and nothing moves')]
+    : [', the last begins by ', moment(flow.doneBy)]
   const late =
     flow.lateSecs !== null && flow.lateSecs >= 1 ? `, the first is late by ${span(flow.lateSecs * 1000)}` : ''
   return [
-    h(
-      'a',
-      {href: address(flow.limitBy === 'config' ? 'configs' : 'dispatch', flow.name), class: 'flow-name'},
-      flow.name,
-    ),
+    h('a', {href: address('dispatch', flow.name), class: 'flow-name'}, flow.name),
     ' ',
     flow.waiting ? [h('b', {}, `${count(flow.waiting)} wait`), late, end] : 'nothing waits',
     flow.running ? ` · ${count(flow.running)} run` : '',
@@ -118,16 +134,17 @@ function waiting(waited, flow, now, {x, first}) {
   const most = Math.max(1, ...waited)
   const height = value => WAIT.bottom - (value / most) * (WAIT.bottom - WAIT.top)
   const path = waited.map((value, n) => `L${x(first + n).toFixed(1)} ${height(value).toFixed(1)}`)
-  const kind = flow.late && flow.lateSecs >= 1 ? 'flow-waits late' : 'flow-waits'
   return s('path', {
     d: `M${x(first).toFixed(1)} ${WAIT.bottom}${path.join('')}L${x(now).toFixed(1)} ${WAIT.bottom}Z`,
-    class: kind,
+    class: hill(flow),
   })
 }
 
+const hill = flow => (flow.late && flow.lateSecs >= 1 ? 'flow-waits late' : 'flow-waits')
+
 /** How what waits would drain at the limit. */
 function drain(flow, now, reach, {x}) {
-  if (!flow.doneBy || !flow.waiting) return null
+  if (isStuck(flow) || !flow.waiting) return null
   const most = Math.max(1, ...flow.seconds.waited.slice(-reach))
   const top = WAIT.bottom - (flow.waiting / most) * (WAIT.bottom - WAIT.top)
   const end = Math.max(now + 1, Date.parse(flow.doneBy) / 1000)
@@ -155,7 +172,7 @@ function mark({at, who, what}, {x}) {
 
 const legend = flow =>
   [
-    ['flow-waits', 'waiting'],
+    [hill(flow), flow.limitBy === 'config' ? 'booked' : 'waiting'],
     ['flow-arrived', 'arrived'],
     ['flow-done', 'done'],
     ['flow-due', 'due'],

@@ -64,9 +64,14 @@ export function itemView(root, shell, type, id) {
           'div',
           {class: 'row'},
           verbsFor([item.status]).map(verb =>
-            button(VERBS[verb].title, () => act(verb, item.slotted), {kind: VERBS[verb].kind, 'data-key': verb}),
+            button(VERBS[verb].title, () => act(verb, item.slotted), {
+              kind: VERBS[verb].kind,
+              missing: shell.missing('operate'),
+              'data-key': verb,
+            }),
           ),
-          item.unknownSince && button('Resolve', resolve, {kind: 'main', 'data-key': 'resolve'}),
+          item.unknownSince &&
+            button('Resolve', resolve, {kind: 'main', missing: shell.missing('operate'), 'data-key': 'resolve'}),
           ITEMS[type] && link(ITEMS[type].words, ...ITEMS[type].place(id)),
         ),
       ),

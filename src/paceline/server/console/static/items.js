@@ -52,6 +52,7 @@ export function listView(root, shell, type, query) {
       verbs.map(verb =>
         button(`${VERBS[verb].title} ${everything ? 'all that match' : some(marked.size)}`, () => act(verb), {
           kind: VERBS[verb].kind,
+          missing: shell.missing('operate'),
           'data-key': verb,
         }),
       ),

@@ -40,7 +40,7 @@ export class LimitTrial {
       role: 'slider',
       tabindex: 0,
       'aria-orientation': 'vertical',
-      'aria-label': `Limit of ${flow.name}: try another`,
+      'aria-label': `Try another pace for ${flow.name}`,
       'aria-valuemin': this.limits.step,
       'aria-valuemax': Math.ceil(Math.max(most, value)),
       'aria-valuenow': value,

@@ -3,7 +3,7 @@
 import {call, path} from './api.js'
 import {gauge} from './charts.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, field, form, h, input, jsonArea, link, select, show, table, update} from './dom.js'
+import {badge, button, card, field, form, h, input, jsonArea, link, select, show, submit, table, update} from './dom.js'
 import {changedMeanwhile, existsAlready, isSame, standing} from './standing.js'
 import {count, span, spanOf} from './words.js'
 
@@ -95,8 +95,8 @@ export const limits = {
             h(
               'div',
               {class: 'row'},
-              h('button', {class: 'main'}, plan ? 'Change it' : 'Create it'),
-              plan && button('Delete it', remove, {kind: 'danger'}),
+              submit(plan ? 'Change it' : 'Create it', shell.missing('admin')),
+              plan && button('Delete it', remove, {kind: 'danger', missing: shell.missing('admin')}),
             ),
           ),
         ),

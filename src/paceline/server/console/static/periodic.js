@@ -2,7 +2,7 @@
 
 import {call, get, path} from './api.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
+import {badge, button, card, field, form, h, input, link, select, show, submit, table, update} from './dom.js'
 import {standing} from './standing.js'
 import {moment} from './words.js'
 
@@ -39,7 +39,7 @@ export const periodic = {
             field('Zone', zone, 'empty: UTC'),
             field('Missed ticks', catchUp),
           ),
-          h('button', {class: 'main'}, 'Create it'),
+          submit('Create it', shell.missing('admin')),
         ),
       ),
     )
@@ -85,15 +85,18 @@ export const periodic = {
         'div',
         {class: 'row'},
         button(task.enabled ? 'Pause' : 'Resume', () => turn(task), {
+          missing: shell.missing('admin'),
           'data-key': `${task.name} switch`,
           'aria-label': `${task.enabled ? 'Pause' : 'Resume'} ${task.name}`,
         }),
         button('Run now', () => trigger(task), {
+          missing: shell.missing('operate'),
           'data-key': `${task.name} run`,
           'aria-label': `Run ${task.name} now`,
         }),
         button('Delete', () => remove(task), {
           kind: 'danger',
+          missing: shell.missing('admin'),
           'data-key': `${task.name} delete`,
           'aria-label': `Delete ${task.name}`,
         }),

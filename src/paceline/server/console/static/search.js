@@ -31,7 +31,7 @@ export const search = {
               each.at ? moment(each.at) : '',
               [each.exact && badge('exact', 'good'), each.itemType && badge(each.itemType)],
             ]),
-            `Nothing begins so. Searched: ${searched.map(kind => FOUND[kind].name).join(', ')}. A limit’s key has to be whole${searched.includes('item') ? '' : '; items need the scope admin'}.`,
+            `Nothing begins so. Searched: ${searched.map(kind => FOUND[kind].name).join(', ')}. A limit’s key has to be whole${searched.includes('item') ? '' : '; items, queues and configs need the scope view'}.`,
           ),
           results.length > 0 && h('p', {class: 'soft'}, `${count(results.length)} found, at most five of a kind.`),
         )

@@ -34,11 +34,13 @@ export function deadLetters(shell, query) {
   const buttons = (body, what, key) => [
     button('Send again', () => press('redrive', body, what), {
       kind: 'quiet',
+      missing: shell.missing('operate'),
       'data-key': `redrive ${key}`,
       'aria-label': `Send ${what} again`,
     }),
     button('Drop', () => press('drop', body, what), {
       kind: 'quiet danger',
+      missing: shell.missing('operate'),
       'data-key': `drop ${key}`,
       'aria-label': `Drop ${what}`,
     }),
