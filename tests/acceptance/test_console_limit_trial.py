@@ -132,6 +132,7 @@ def test_the_rate_of_a_queue_is_tried_made_and_undone(page: Page, console: Conso
             return http.get("/admin/dispatch/INVOICE").json()["rate"]
 
         go(page, f"#/{route}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(route.partition("/")[0].capitalize())
         handle(page, "INVOICE").focus()
         for _ in range(10):
             page.keyboard.press("ArrowUp")
