@@ -398,7 +398,7 @@ async def test_a_team_sees_and_changes_its_own(site: Site) -> None:
         "team-a-hidden",
     }
     found = await ask("GET", "/api/v1/search?q=team")
-    assert {one["kind"] for one in found["results"]} == {"event", "item"}
+    assert {one["kind"] for one in found["results"]} == {"event", "config", "queue", "item"}
     overview = await ask("GET", "/api/v1/console/overview")
     assert {one["itemType"] for one in overview["queues"]} == {"TEAM_A_HIDDEN", "TEAM_A_THING"}
     assert overview["flow"]["name"].startswith("TEAM_A")
