@@ -51,8 +51,9 @@ class Party(NamedTuple):
 
     @property
     def number(self) -> str:
-        """The IBAN, or the number of another account."""
-        return self.iban or self.account
+        """What identifies the account to rules and limits: the IBAN, or letters and digits of another account's number,
+        in upper case. However an account is written, it is the same."""
+        return self.iban or "".join(filter(str.isalnum, self.account)).upper() or self.account
 
     def to_json(self) -> dict[str, str]:
         return {"name": self.name, "iban": self.iban} if self.iban else {"name": self.name, "account": self.account}

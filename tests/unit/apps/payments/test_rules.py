@@ -106,6 +106,17 @@ def test_a_blocked_account_is_found_on_either_side() -> None:
         book.check(PAYMENT._replace(payer=PAYMENT.payee), NOW)
 
 
+@pytest.mark.parametrize(
+    "number", ["GB29NWBK60161331926819", "gb29 nwbk 6016 1331 9268 19", "GB29-NWBK-60161331926819"]
+)
+def test_an_iban_that_comes_as_another_accounts_number_is_blocked_and_counts_as_the_iban(number: str) -> None:
+    book = rules_of({"blocked": {"ibans": ["GB29NWBK60161331926819"]}})
+    disguised = PAYMENT._replace(payee=Party("Bob", "", number))
+    with pytest.raises(InvalidInput, match=r"payee\.account"):
+        book.check(disguised, NOW)
+    assert fingerprint(disguised) == fingerprint(PAYMENT), "it is a duplicate"
+
+
 def test_nothing_is_planned_beyond_the_horizon() -> None:
     book = rules_of({"horizon": "P30D"})
     book.check(PAYMENT._replace(execute_at=NOW + timedelta(days=30)), NOW)

@@ -150,7 +150,7 @@ def test_national_documents_and_accounts_without_iban() -> None:
     (plain,), _ = read(PAIN)
     for national in (swiss, german, cbi):
         (staged,), _ = read(national.replace(f"<IBAN>{BOB}</IBAN>", "<Othr><Id>01-39139-1</Id></Othr>"))
-        assert staged.payment.payee.number == "01-39139-1"
+        assert staged.payment.payee.account == "01-39139-1"
         assert staged.payment.to_json()["payee"] == {"name": "Bob", "account": "01-39139-1"}
         assert staged.payment.execute_at == plain.payment.execute_at
 

@@ -263,10 +263,11 @@ def configs(account: str, as_json: bool) -> None:
     Where payments are encrypted, a keyed hash stands for the account: first under the key that encrypts, then under
     each other one. Other placeholders are shown as they are.
     """
+    from paceline_payments.model import Party
     from paceline_payments.service.shapes.payments import ConfigsOfAccount
     from paceline_payments.service.wiring.payments import names_of_account
 
-    names = names_of_account(Settings.load(), "".join(account.split()))
+    names = names_of_account(Settings.load(), Party("", "", account).number)
     if as_json:
         print_json(ConfigsOfAccount(names=names).dump())
         return
