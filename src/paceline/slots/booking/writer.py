@@ -377,4 +377,5 @@ def _portion(groups: Sequence[BookingGroup], at: Position, size: int, max_config
 def _are_sparse(groups: Sequence[BookingGroup]) -> bool:
     """Whether most requests are for different times, or under different configs."""
     total = sum(len(group.requests) for group in groups)
-    return 2 * sum(len({requested for _, requested in group.requests}) for group in groups) > total
+    times = [len(requests) if len(requests) < 2 else len({at for _, at in requests}) for _, requests, _ in groups]
+    return 2 * sum(times) > total

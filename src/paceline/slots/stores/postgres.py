@@ -145,7 +145,7 @@ class PostgresBooker(Booker):
                 self._note_reached(joint)
             changed = {name: side.occupancy for name, side in sides.items() if side.occupancy.is_changed}
             # Before the pipeline opens: joining runs may read from the database.
-            runs = {name: occupancy.changed_runs() for name, occupancy in changed.items()}
+            runs = {name: one.changed_runs() for name, one in changed.items() if one.changes_runs}
             run_async(connection, lambda raw: postgres_windows.write(raw, changed, packer.fresh, runs, at_ms))
         return outcomes
 
@@ -176,8 +176,9 @@ class PostgresBooker(Booker):
                 windows.add(guesses[name], requests, now_ms)
                 times.add(guesses[name], requests, now_ms - GUESSED_LATE_MS)
         for names, count in onward.items():
-            if all(name in guesses for name in names):
-                windows.add_from([guesses[name] for name in names], self._reached[names].at_ms, count)
+            own = [guesses[name] for name in names if name in guesses]
+            if len(own) == len(names):
+                windows.add_from(own, self._reached[names].at_ms, count)
         return windows, times
 
     def _read_more(
