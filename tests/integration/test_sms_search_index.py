@@ -40,6 +40,17 @@ class OpenSearch:
     """How many documents are still refused because the index is read-only."""
     refused: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
+    templates: dict[str, Any] = field(default_factory=dict)
+    forbids_templates: bool = False
+
+    def put(self, path: str, body: bytes) -> int:
+        """The status of an answer to a template."""
+        assert path.startswith("/_index_template/")
+        self.requests += 1
+        if self.away or self.forbids_templates:
+            return 503 if self.away else 403
+        self.templates[path.rpartition("/")[2]] = json.loads(body)
+        return 200
 
     def bulk(self, body: bytes) -> dict[str, Any]:
         assert body.endswith(b"\n"), "a bulk request ends with a line feed"
@@ -83,6 +94,18 @@ def opensearch() -> Iterator[OpenSearch]:
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
+
+        def do_HEAD(self) -> None:
+            self.answer(200 if self.path.rpartition("/")[2] in known.templates else 404)
+
+        def do_PUT(self) -> None:
+            assert self.headers["Content-Type"] == "application/json"
+            self.answer(known.put(self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def answer(self, status: int) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def log_message(self, *words: object) -> None:
             pass
@@ -213,3 +236,35 @@ async def test_events_wait_while_the_index_is_blocked(opensearch: OpenSearch) ->
     await asyncio.wait_for(reading, 30)
     assert set(opensearch.documents) == {"e1"}
     assert observer.retried == 3
+
+
+async def test_the_index_knows_its_types_before_the_first_event(opensearch: OpenSearch) -> None:
+    index = SearchIndex(opensearch.url, "events", {})
+    opensearch.away = True
+    with pytest.raises(StoreUnavailable, match="503"):
+        await index.add([AttemptEvent("e1", 7, Outcome.SENT, 0)])
+    assert (opensearch.templates, opensearch.documents) == ({}, {})
+    opensearch.away = False
+    assert await index.add([AttemptEvent("e1", 7, Outcome.SENT, 0)]) == 0
+    (template,) = opensearch.templates.values()
+    types = {name: kind["type"] for name, kind in template["template"]["mappings"]["properties"].items()}
+    assert (template["index_patterns"], types) == (
+        ["events"],
+        {"@timestamp": "date", "userId": "long", "status": "keyword"},
+    )
+    assert types.keys() == opensearch.documents["e1"].keys() - {"_index"}
+    await index.close()
+
+
+async def test_a_template_that_is_there_stays_and_one_that_is_forbidden_is_no_obstacle(
+    opensearch: OpenSearch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opensearch.templates = {"paceline-events": {"own": True}}
+    opensearch.forbids_templates = True
+    for name in ("events", "others"):
+        index = SearchIndex(opensearch.url, name, {})
+        for number in range(2):
+            assert await index.add([AttemptEvent(f"{name}-{number}", 7, Outcome.SENT, 0)]) == 0
+        await index.close()
+    assert (opensearch.templates, len(opensearch.documents)) == ({"paceline-events": {"own": True}}, 4)
+    assert caplog.text.count("takes no template (403)") == 1

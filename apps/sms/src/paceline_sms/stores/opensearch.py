@@ -24,19 +24,25 @@ from paceline_sms.ports import NotificationObserver
 
 INDEX_GROUP = "notification-index"
 BATCH = 500
+JSON = {"content-type": "application/json"}
+MAPPINGS = {"properties": {"@timestamp": {"type": "date"}, "userId": {"type": "long"}, "status": {"type": "keyword"}}}
+"""Guessed from the first document, `status` would be a text, which dashboards can't group by."""
 LONGEST_WAIT_MS = 24 * 3_600_000
 
 _log = logging.getLogger(__name__)
 
 
 class SearchIndex:
-    """One index, behind its bulk interface.
+    """One index, behind its bulk interface. Before the first event it is told the types of their members, by an index
+    template; one of that name that is there stays.
 
     SearchIndex("https://search.example:9200", "notification-events", {"authorization": "Basic …"})
     """
 
     def __init__(self, url: str, index: str, headers: Mapping[str, str], *, timeout: float = 10.0) -> None:
         self._url = f"{url.rstrip('/')}/_bulk"
+        self._template_url = f"{url.rstrip('/')}/_index_template/paceline-{index}"
+        self._has_template = False
         self._index = index
         self._client = httpx2.AsyncClient(
             timeout=timeout, headers={**headers, "content-type": "application/x-ndjson"}, follow_redirects=False
@@ -48,10 +54,9 @@ class SearchIndex:
         Raises:
             StoreUnavailable: It did not answer, or did not accept all of them; retry.
         """
-        try:
-            response = await self._client.post(self._url, content=bulk_body(self._index, events))
-        except httpx2.HTTPError as error:
-            raise StoreUnavailable(f"the search index did not answer: {type(error).__name__}") from error
+        if not self._has_template:
+            await self._put_template()
+        response = await self._request("POST", self._url, content=bulk_body(self._index, events))
         if response.status_code != 200:
             raise StoreUnavailable(f"the search index answered {response.status_code}")
         try:
@@ -63,6 +68,23 @@ class SearchIndex:
         if refused:
             _log.error("the search index refuses %d events: %s", len(refused), refused[0])
         return len(refused)
+
+    async def _put_template(self) -> None:
+        response = await self._request("HEAD", self._template_url)
+        if response.status_code != 200:
+            template = {"index_patterns": [self._index], "priority": 100, "template": {"mappings": MAPPINGS}}
+            response = await self._request("PUT", self._template_url, json=template, headers=JSON)
+        if response.status_code == 429 or response.status_code >= 500:
+            raise StoreUnavailable(f"the search index answered {response.status_code}")
+        if response.status_code >= 400:
+            _log.warning("the search index takes no template (%d): it guesses the types", response.status_code)
+        self._has_template = True
+
+    async def _request(self, method: str, url: str, **content: Any) -> httpx2.Response:
+        try:
+            return await self._client.request(method, url, **content)
+        except httpx2.HTTPError as error:
+            raise StoreUnavailable(f"the search index did not answer: {type(error).__name__}") from error
 
     async def close(self) -> None:
         await self._client.aclose()
