@@ -156,6 +156,7 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"configs\|Create": lambda http: http.get("/admin/rate-limit/config?name=made-by-hand").status_code == 200,
     r"configs/default\|Make it the active version": lambda http: _versions(http) > 1,
     r"configs/default\|Preview": lambda http: True,  # which asks what a change would do, and makes none
+    r"configs/default\|Back to .*": lambda http: True,  # which is tried first, too
     r"replan/default\|Preview": lambda http: True,  # a dry run; there is nothing to move
     r"feeds/.*\|Cancel this feed": lambda http: _feed(http)["state"] == "CANCELLED",
     r"limits\|Create it": lambda http: http.get("/admin/plans/made-by-hand").status_code == 200,
