@@ -28,6 +28,7 @@ NOT_RUN = {
         "needs the PostgreSQL server of the reader; tests/faults/test_backup.py does all of this page",
         "needs the statement of the reader's bank; tests/faults/test_backup.py does all of this page",
     ],
+    "docs/howto/clients.md": ["takes minutes; tests/acceptance/test_generated_clients.py runs all of this page"] * 8,
     "docs/howto/deploy.md": ["needs a container engine"],
     "docs/howto/envoy.md": [
         "a part of the filter; tests/acceptance/test_envoy.py has Envoy validate it",

@@ -189,7 +189,7 @@ BOUND: dict[tuple[str, str], list[tuple[str, Any]]] = {
                 ("peek", {}),
                 ("refund", {}),
                 ("reset", {}),
-                ("settle", {"id": "x", "actual": 1}),
+                ("settle", {"id": "x", "actual": [1]}),
                 ("renew", {"id": "x", "ttlUs": 1_000_000}),
             )
         ),

@@ -59,7 +59,8 @@ def dump_calls(calls: Sequence[Call]) -> dict[str, Any]:
         if call.id:
             body["id"] = call.id
         if call.op == "settle":
-            body["actual"] = call.actual
+            # Always a list: generators of clients can't tell a number from one.
+            body["actual"] = [call.actual] * len(call.chain) if isinstance(call.actual, int) else call.actual
         if call.op == "renew":
             body["ttlUs"] = call.ttl_us
         if call.now_us is not None:
@@ -220,11 +221,9 @@ def _id(value: object, where: str) -> str:
     return value
 
 
-def _actual(value: object, charges: int, where: str) -> int | tuple[int, ...]:
-    if not isinstance(value, list):
-        return _number(value, where)
-    if len(value) != charges:
-        raise InvalidInput(where, f"is one cost, or {charges}: one for each charge")
+def _actual(value: object, charges: int, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) != charges:
+        raise InvalidInput(where, f"is a list of {charges} costs: one for each charge")
     return tuple(_number(cost, f"{where}[{number}]") for number, cost in enumerate(value))
 
 

@@ -43,7 +43,10 @@ def test_what_is_written_is_read(chain: list[Charge], hold: Hold | None, now_us:
         Call("reset", (links,)),
         Call("plans"),
     ]
-    assert [*map(seen, calls_of(json.loads(json.dumps(dump_calls(calls)))))] == [*map(seen, calls)]
+    expected = [
+        call._replace(actual=(7,) * len(links)) if call.op == "settle" and call.actual == 7 else call for call in calls
+    ]
+    assert [*map(seen, calls_of(json.loads(json.dumps(dump_calls(calls)))))] == [*map(seen, expected)]
 
 
 def test_a_rule_is_written_once_and_read_as_the_same_object() -> None:
@@ -94,6 +97,7 @@ GOOD: dict[str, Any] = {
         (GOOD | {"calls": [{"op": "decide", "chain": [["u", 0, True]]}]}, "calls[0].chain[0][2]"),
         (GOOD | {"calls": [{"op": "decide", "chain": [["u", 0, 1]], "hold": ["", 1, True]}]}, "calls[0].hold[0]"),
         (GOOD | {"calls": [{"op": "settle", "chain": [["u", 0, 1]], "id": "a", "actual": [1, 2]}]}, "calls[0].actual"),
+        (GOOD | {"calls": [{"op": "settle", "chain": [["u", 0, 1]], "id": "a", "actual": 1}]}, "calls[0].actual"),
         (GOOD | {"calls": [{"op": "renew", "chain": [["u", 0, 1]], "id": "a"}]}, "calls[0].ttlUs"),
         (GOOD | {"calls": [{"op": "peek", "chain": [["u", 0, 1]], "nowUs": "now"}]}, "calls[0].nowUs"),
         (GOOD | {"calls": [{"op": "decide", "chain": [["u", 0, 1]] * 10_001}]}, "calls"),

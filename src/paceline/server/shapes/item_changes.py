@@ -148,9 +148,10 @@ class Rescheduled(Selection):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "allOf": [
-                {"oneOf": [{"required": ["ids"]}, {"required": ["filter"]}]},
-                {"anyOf": [{"required": [name]} for name in ("executeAt", "priority", "lane")]},
+            # One keyword: of two in `allOf`, generators of clients make types of the same names.
+            "oneOf": [
+                {"required": [chosen], "anyOf": [{"required": [name]} for name in ("executeAt", "priority", "lane")]}
+                for chosen in ("ids", "filter")
             ]
         }
     )

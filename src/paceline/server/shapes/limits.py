@@ -299,7 +299,7 @@ _STORE_CALL: dict[str, Any] = {
             "items": {"anyOf": [_ID, _NUMBER, {"type": "boolean"}]},
         },
         "id": _ID,
-        "actual": {"anyOf": [_NUMBER, {"type": "array", "items": _NUMBER}]},
+        "actual": {"type": "array", "items": _NUMBER, "description": "The cost of each charge."},
         "ttlUs": _NUMBER,
         "nowUs": _NUMBER | {"description": "A time to decide at, for tests."},
     },
