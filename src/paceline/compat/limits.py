@@ -93,7 +93,7 @@ class RateLimitItem:
     def key_for(self, *identifiers: object) -> str:
         """A text for the limit and its identifiers."""
         parts = (self.namespace, *identifiers, self.amount, f"{self.seconds:g}")
-        return "/".join(str(part) for part in parts)
+        return "/".join(_text(part) for part in parts)
 
     def __repr__(self) -> str:
         """`10 per 2 minute`, as slowapi and flask-limiter show it in their denials."""
@@ -319,4 +319,9 @@ STRATEGIES: dict[str, type[RateLimiter]] = {
 
 def _key(identifiers: tuple[object, ...]) -> str:
     # Escaped: ("a/b",) and ("a", "b") are different callers.
-    return "/".join(str(part).replace("%", "%25").replace("/", "%2F") for part in identifiers) or "all"
+    return "/".join(_text(part).replace("%", "%25").replace("/", "%2F") for part in identifiers) or "all"
+
+
+def _text(part: object) -> str:
+    """A part of a key; bytes are the text that they encode."""
+    return part.decode("utf-8", "backslashreplace") if isinstance(part, bytes) else str(part)

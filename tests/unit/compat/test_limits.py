@@ -185,3 +185,12 @@ def test_a_moving_window_of_any_size_counts(caplog: pytest.LogCaptureFixture) ->
     assert limiter.hit(item, "user", cost=199_999)
     assert [limiter.hit(item, "user") for _ in range(2)] == [True, False]
     assert "estimated from two counters" in caplog.text
+
+
+def test_an_identifier_in_bytes_is_its_text() -> None:
+    item = RateLimitItemPerDay(1)
+    assert item.key_for(b"ada", "b") == item.key_for("ada", "b")
+    limiter = FixedWindowRateLimiter("memory://")
+    assert limiter.hit(item, b"ada")
+    assert not limiter.hit(item, "ada")
+    assert limiter.hit(item, b"\xff")
