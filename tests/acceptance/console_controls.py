@@ -8,6 +8,8 @@ ALL = "scope => [...document.querySelectorAll(scope)].filter(each => each.checkV
 NAME = """each => [each.tagName, each.type ?? '', each.getAttribute('href') ?? each.dataset.key ?? '',
                   (each.ariaLabel ?? each.textContent).trim()].join('|')"""
 FIND = f"scope => ({ALL})(scope).map({NAME})"
+PRESS_IF_THERE = f"([scope, control]) => ({ALL})(scope).find(each => ({NAME})(each) === control)?.click()"
+"""In one step: an earlier press may have the control drawn anew, or gone."""
 STATE = """(() => [location.href, document.body.outerHTML, document.getElementById('dialog').open,
     ...[...document.querySelectorAll('input, select, details')].map(each => [each.value, each.checked, each.open])]
     .join('\\n'))()"""
