@@ -162,14 +162,16 @@ def finished(work: Any) -> Any:
 
 
 class Remote:
-    """A store, seen over a link: each method of its port is one call."""
+    """A store, seen over a link: each method of its port is one call. Its attributes are known on this side."""
 
     def __init__(self, port: type, store: Any, link: Link) -> None:
         self._port = port
         self._store = store
         self._link = link
 
-    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    def __getattr__(self, name: str) -> Any:
+        if name in self._port.__annotations__:
+            return getattr(self._store, name)
         if not hasattr(self._port, name):
             raise AttributeError(name)
         method = getattr(self._store, name)

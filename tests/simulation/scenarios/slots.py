@@ -118,6 +118,7 @@ class WatchedReplans:
     def __init__(self, store: ReplanStore, slots: WatchedSlots) -> None:
         self._store = store
         self._slots = slots
+        self.sizes = store.sizes
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
