@@ -11,7 +11,8 @@ Which test shows that an outside recorder sees no more calls in any second than 
 | an SMS provider | S: kill, freeze | | S: kill, freeze, restart | |
 
 D is `test_downstream_limit`, T `test_task_calls`, P `test_payments_matrix`, L `test_payments_limit`, S
-`test_sms_limit`. The service has no `host://`, and the rates of SMS providers lie in the database of the messages; they count departures.
+`test_sms_limit`. The service has no `host://`, and the rates of SMS providers lie in the database of the messages;
+they count departures.
 """
 
 from __future__ import annotations
