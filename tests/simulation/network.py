@@ -170,7 +170,7 @@ class Remote:
         self._link = link
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._port.__annotations__:
+        if any(name in vars(kind).get("__annotations__", {}) for kind in self._port.__mro__):
             return getattr(self._store, name)
         if not hasattr(self._port, name):
             raise AttributeError(name)
