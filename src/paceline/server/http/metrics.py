@@ -28,6 +28,7 @@ from paceline.server.access.names import Names
 from paceline.server.apps import installed_apps
 from paceline.server.http.parameters import api_router
 from paceline.server.http.services import services_of
+from paceline.server.wiring.ingress import INGRESS, INGRESS_FAILURES, INGRESS_LOGINS
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 """Set by `paceline serve` with several workers: each writes its metrics there, and each can return the sum."""
@@ -44,7 +45,7 @@ OTHERS = "(other)"
 @cache
 def names_of_code() -> frozenset[str]:
     """Names that no user chose: alert rules have them."""
-    return frozenset({OTHERS, "default"}).union(*(app.item_types for app in installed_apps()))
+    return frozenset({OTHERS, "default", INGRESS, INGRESS_FAILURES, INGRESS_LOGINS}).union(*(app.item_types for app in installed_apps()))
 
 
 class CodedNames(Collector):
