@@ -45,7 +45,9 @@ OTHERS = "(other)"
 @cache
 def names_of_code() -> frozenset[str]:
     """Names that no user chose: alert rules have them."""
-    return frozenset({OTHERS, "default", INGRESS, INGRESS_FAILURES, INGRESS_LOGINS}).union(*(app.item_types for app in installed_apps()))
+    return frozenset({OTHERS, "default", INGRESS, INGRESS_FAILURES, INGRESS_LOGINS}).union(
+        *(app.item_types for app in installed_apps())
+    )
 
 
 class CodedNames(Collector):
