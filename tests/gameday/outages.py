@@ -29,6 +29,24 @@ PAYMENT = {
     "payer": {"name": "Ada", "iban": "DE89370400440532013000"},
     "payee": {"name": "Bob", "iban": "GB29NWBK60161331926819"},
 }
+LINE = """
+import asyncio
+from pathlib import Path
+
+from paceline_sms import Accepted
+
+
+class Line:
+    async def send(self, message):
+        return Accepted(f"line-{message.id}")
+
+    async def receipts(self):
+        while not Path("line-is-broken").exists():
+            await asyncio.sleep(0.1)
+        raise RuntimeError("it can't go on")
+        yield
+"""
+"""A provider of the operator's own, whose code fails while a file is there."""
 CALLERS = 12
 """Callers at once while the database is slow: each waits most of the time."""
 
@@ -37,6 +55,7 @@ CALLERS = 12
 async def outages(folder: Path) -> AsyncIterator[GameDay]:
     """One service on PostgreSQL and Redis."""
     (folder / "envoy.yml").write_text(ENVOY)
+    (folder / "line.py").write_text(LINE)
     async with AsyncExitStack() as stack:
         postgres, redis = PostgresServer(), RedisServer(durable=False)
         for server in (postgres, redis):
@@ -50,6 +69,7 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
             "PACELINE_GRPC_PORT": str(grpc_port),
             "PACELINE_ENVOY_CONFIG": "envoy.yml",
             "PACELINE_SMS_WEBHOOK_URL": provider.url,
+            "PACELINE_SMS_PROVIDERS": "webhook,line=line:Line",
             "PACELINE_SMS_PROVIDER_RATES": "webhook=100",
             "PACELINE_HTTP_SHUTDOWN_SECONDS": "5",
         }
@@ -105,6 +125,15 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
                 finally:
                     client.execute_command("ACL", "SETUSER", "default", "+@scripting")
 
+        @asynccontextmanager
+        async def broken_line() -> AsyncIterator[None]:
+            broken = folder / "line-is-broken"
+            broken.touch()
+            try:
+                yield
+            finally:
+                broken.unlink()
+
         prometheus = Prometheus(faster(shipped_rules()), {"paceline": [f"127.0.0.1:{port}"]})
         await asyncio.to_thread(prometheus.start)
         stack.callback(prometheus.close)
@@ -115,9 +144,10 @@ async def outages(folder: Path) -> AsyncIterator[GameDay]:
                 [
                     Drill(
                         "Redis refuses commands",
-                        ["LimiterStoreFailing", "EnvoyUndecided", "SenderRestarts"],
+                        ["LimiterStoreFailing", "EnvoyUndecided"],
                         refusing_redis,
                     ),
+                    Drill("a provider's own code fails", ["MessageReaderRestarts"], broken_line),
                 ],
                 [
                     Drill(
