@@ -90,6 +90,24 @@ def test_marks_name_who_changed_the_limit(page: Page, console: Console) -> None:
     expect(mark).to_contain_text("operator rate 2/second")
 
 
+def test_numbers_and_charts_of_applications_have_the_words_that_these_bring(page: Page, console: Console) -> None:
+    tiles = page.locator(".tile.rate span:first-child")
+    page.goto("/#/now")
+    expect(tiles.filter(has_text="Calls to the bank")).to_be_visible()
+    expect(tiles.filter(has_text=re.compile("^Messages$"))).to_be_visible()
+    page.goto("/#/charts")
+    expect(page.get_by_role("heading", name="Calls to the bank")).to_be_visible()
+    # Without the applications' pages, the core has no words of theirs.
+    page.route("**/console/pages", lambda route: route.fulfill(json=[]))
+    page.reload()
+    expect(page.get_by_role("heading", name="Calls of downstreams")).to_be_visible()
+    page.goto("/#/now")
+    expect(tiles.filter(has_text="Calls of downstreams")).to_be_visible()
+    expect(tiles.filter(has_text=re.compile("^Messages$"))).to_have_count(0)
+    page.unroute("**/console/pages")
+    page.reload()
+
+
 def test_five_places_hold_all_pages(page: Page, console: Console) -> None:
     page.goto("/#/now")
     places = page.get_by_role("navigation", name="Places").get_by_role("link")

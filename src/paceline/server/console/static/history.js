@@ -3,6 +3,7 @@
 import {query} from './api.js'
 import {heatMap} from './charts.js'
 import {button, h, select, show, update} from './dom.js'
+import {NUMBERS} from './places.js'
 import {TimeChart} from './time_chart.js'
 import {ZONE} from './words.js'
 
@@ -24,7 +25,7 @@ export const charts = {
       executions: new TimeChart('Executions', '', choices[2]),
       durations: new TimeChart('Time that executions take', 's'),
       backlog: new TimeChart('Backlog, and what is planned', 'items'),
-      calls: new TimeChart('Calls to the bank', 'per second'),
+      calls: new TimeChart(NUMBERS.downstreamCalls, 'per second'),
     }
     const [bar, heat] = [h('div', {class: 'row chart-bar'}), h('section', {class: 'card'})]
     const all = Object.values(drawn)

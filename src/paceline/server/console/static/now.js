@@ -6,20 +6,9 @@ import {badge, card, h, link, show, table, update} from './dom.js'
 import {flowPicture} from './flow_picture.js'
 import {LimitTrial} from './limit_trial.js'
 import {queueRate} from './limits_tried.js'
+import {NUMBERS} from './places.js'
 import {count, moment, rate, span} from './words.js'
 
-/** Names of numbers, as people say them. */
-const NUMBERS = {
-  slotsBooked: 'Slots booked',
-  slotsRefused: 'Slots refused',
-  limitDecisions: 'Limit decisions',
-  limitDenials: 'Limit denials',
-  executions: 'Executions',
-  failures: 'Failed executions',
-  deadLetters: 'Dead letters',
-  downstreamCalls: 'Calls to the bank',
-  messages: 'Messages',
-}
 const DEPTHS = ['READY', 'CLAIMED', 'DISPATCHED']
 const UNKNOWN = () => h('p', {class: 'empty'}, 'The database does not answer.')
 
@@ -69,7 +58,12 @@ export const now = {
       update(state, stateOf(shown, shell))
       draw()
       update(health, shown.checks.map(dependency))
-      update(speeds, shown.numbers ? shown.numbers.map(each => number(each, shown.queues)) : UNKNOWN())
+      update(
+        speeds,
+        shown.numbers
+          ? shown.numbers.filter(({name}) => NUMBERS[name]).map(each => number(each, shown.queues))
+          : UNKNOWN(),
+      )
       update(queues, shown.queues ? queueTable(shown.queues, shell) : UNKNOWN())
       update(windows, shown.windows ? nextWindows(shown.windows) : UNKNOWN())
     }
@@ -152,7 +146,7 @@ const dependency = check =>
   )
 
 function number({name, perSecond, lastDay, minutes}, queues) {
-  const title = NUMBERS[name] ?? name
+  const title = NUMBERS[name]
   const waiting = queues?.reduce((total, queue) => total + (queue.depth.DEAD_LETTER ?? 0), 0)
   return h(
     'div',

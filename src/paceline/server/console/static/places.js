@@ -21,8 +21,22 @@ export const FOUND = {
 /** By item type: the words of a link to what its items are, and where that is shown. */
 export const ITEMS = {}
 
-/** Adds what a page shows: `found` by kind, and `items` by item type. */
-export function addPlaces({found = {}, items = {}}) {
+/** By the name of a number: what it counts, as people say it. A number without words belongs to an application that is
+ *  not installed, and is not shown. */
+export const NUMBERS = {
+  slotsBooked: 'Slots booked',
+  slotsRefused: 'Slots refused',
+  limitDecisions: 'Limit decisions',
+  limitDenials: 'Limit denials',
+  executions: 'Executions',
+  failures: 'Failed executions',
+  deadLetters: 'Dead letters',
+  downstreamCalls: 'Calls of downstreams',
+}
+
+/** Adds what a page shows: `found` by kind, `items` by item type, and the words of `numbers` by their names. */
+export function addPlaces({found = {}, items = {}, numbers = {}}) {
   Object.assign(FOUND, found)
   Object.assign(ITEMS, items)
+  Object.assign(NUMBERS, numbers)
 }

@@ -11,6 +11,7 @@ export const payments = {
   title: 'Payments',
   found: {payment: {name: 'payment', place: ({id}) => ['payments', id]}},
   items: {PAYMENT: {words: 'Show the payment', place: id => ['payments', id]}},
+  numbers: {downstreamCalls: 'Calls to the bank'},
   needs: 'read',
   open(root, shell, [id = ''], query) {
     const wanted = input({name: 'id', required: true, maxlength: 128, value: id, placeholder: 'pay-123'})

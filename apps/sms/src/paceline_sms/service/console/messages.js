@@ -28,6 +28,7 @@ const status = name => badge(name, KINDS[name] ?? '')
 export const messages = {
   title: 'Messages',
   found: {message: {name: 'message', place: ({id}) => ['messages', id]}},
+  numbers: {messages: 'Messages'},
   needs: 'read',
   open(root, shell, [id = ''], query) {
     const body = h('div')
