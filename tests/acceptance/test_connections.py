@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -72,6 +73,55 @@ def test_an_upgrade_to_a_websocket_is_ignored(service: Service) -> None:
             assert sent.recv(12) == (b"HTTP/1.1 404" if path == b"/admin/x" else b"HTTP/1.1 200")
     assert "Traceback" not in service.log
     assert "WebSocket" not in service.log
+
+
+def slot_requests(framing: str, offer: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """The head and the body of two requests on one connection, the first as Java's client sends it over `http://`."""
+    for number, upgrade in enumerate((b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\n", b"")):
+        head = b"POST /api/v1/slots HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n" + upgrade
+        if upgrade:
+            head += b"Upgrade: " + offer + b"\r\n"
+        body = b'{"eventId": "%b-%b-%d", "requestedTime": "2031-01-01T00:00:00Z"}' % (offer, framing.encode(), number)
+        if framing == "chunked":
+            yield head + b"Transfer-Encoding: chunked\r\n\r\n", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        else:
+            yield head + b"Content-Length: %d\r\n\r\n" % len(body), body
+
+
+@pytest.mark.parametrize("pieces", ["whole", "head, then body", "bytes"])
+@pytest.mark.parametrize("framing", ["counted", "chunked"])
+@pytest.mark.parametrize("offer", [b"h2c", b"websocket"], ids=bytes.decode)
+def test_a_request_that_offers_an_upgrade_is_served_as_it_is(
+    service: Service, offer: bytes, framing: str, pieces: str
+) -> None:
+    """RFC 9110, 7.8: a server may ignore the offer. Its request has a body, and others follow on its connection."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as sent:
+        sent.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        for head, body in slot_requests(framing, offer):
+            whole = head + body
+            for piece in {
+                "whole": [whole],
+                "head, then body": [head, body],
+                "bytes": [whole[at : at + 1] for at in range(len(whole))],
+            }[pieces]:
+                sent.sendall(piece)
+            with http.client.HTTPResponse(sent) as response:
+                response.begin()
+                assert response.status == 200, response.read()
+                response.read()
+
+
+def test_requests_sent_at_once_are_all_served_though_the_first_offers_an_upgrade(service: Service) -> None:
+    requests = [head + body for head, body in slot_requests("counted", b"h2c")]
+    last = HEAD + b"Connection: close\r\n\r\n"
+    assert answer(service, iter([b"".join(requests) + last])).count(b"HTTP/1.1 200 ") == 3
+
+
+def test_what_follows_connect_is_not_read_as_a_request(service: Service) -> None:
+    response = answer(service, iter([b"CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n\r\n" + HEAD + b"\r\n"]))
+    assert response.count(b"HTTP/1.1 ") == 1
+    assert b"HTTP/1.1 200 " not in response
 
 
 async def nothing(scope: object, receive: object, send: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httptools
 import orjson
 import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -31,12 +32,31 @@ class Flow(FlowControl):
         super().resume_reading()
 
 
+class _Parser(httptools.HttpRequestParser):
+    """httptools' parser, which stops for good behind the head of a request that offers an upgrade."""
+
+    def __init__(self, connection: BoundedConnection) -> None:
+        super().__init__(connection)
+        self._connection = connection
+        # As uvicorn has it: what comes behind a request that closes the connection is not an error.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def feed_data(self, data: Any) -> None:
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if not self._connection.offers_upgrade:
+                raise
+            self._connection.ignore_upgrade(data[upgrade.args[0] :])
+
+
 class BoundedConnection(HttpToolsProtocol):
     """uvicorn's protocol with a limit on the size of a request's head, a timeout for the head, and an idle timeout for
-    the body."""
+    the body. It ignores an offer to upgrade: Java's client sends one with its first request over `http://`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.parser = _Parser(self)
         self._in_head = False
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
@@ -75,6 +95,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
+        if self.offers_upgrade:
+            return  # The parser reads no body now: `ignore_upgrade` begins the request again.
         self._in_head = False
         if self._head_timer is not None:
             self._cancel_head_timer()
@@ -82,11 +104,26 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        if self.offers_upgrade:
+            return
         self._end_of_body()
         super().on_message_complete()
 
+    @property
+    def offers_upgrade(self) -> bool:
+        """Whether the request would change the protocol behind it, and is one that can be served as it is."""
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def ignore_upgrade(self, rest: bytes) -> None:
+        """Reads the request again without its offer; `rest` is what came after its head."""
+        version = self.parser.get_http_version().encode()
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
+        lines += [name + b": " + value for name, value in self.headers if name.lower() != b"upgrade"]
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+
     def _unsupported_upgrade_warning(self) -> None:
-        """Logs nothing: HTTP says to ignore an upgrade that the server does not offer."""
+        """Logs nothing, as there is no upgrade left but `CONNECT`, which the application refuses."""
 
     def _end_of_body(self) -> None:
         self._in_body = False
