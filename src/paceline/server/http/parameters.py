@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fastapi import APIRouter, Depends
+from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.types import Scope
@@ -98,7 +99,18 @@ def check_query(scope: Scope) -> None:
 
 def api_router(prefix: str, tag: str) -> APIRouter:
     """A router whose routes refuse a query parameter that they do not document, before anything else is read."""
-    return APIRouter(prefix=prefix, tags=[tag], dependencies=[Depends(_documented_query)])
+    return APIRouter(
+        prefix=prefix,
+        tags=[tag],
+        dependencies=[Depends(_documented_query)],
+        generate_unique_id_function=operation_id,
+    )
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name that generated clients call a route by: its tag and its function, such as `slotsAssign`."""
+    first, *others = re.split(r"[-_]", f"{route.tags[0]}_{route.name}")
+    return first + "".join(map(str.capitalize, others))
 
 
 async def _documented_query(request: Request) -> None:

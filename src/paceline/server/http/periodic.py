@@ -13,7 +13,7 @@ from paceline.server.http.services import services_of
 from paceline.server.shapes import periodic
 from paceline.server.shapes.periodic import PeriodicRequest, PeriodicShown, PeriodicTasks, Triggered
 
-router = api_router("/admin/periodic", "dispatch")
+router = api_router("/admin/periodic", "periodic")
 
 NAME = path("name", periodic.NAME)
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paceline.errors import PacelineError
 from paceline.server.http import problem
-from paceline.server.http.parameters import check_query
+from paceline.server.http.parameters import check_query, operation_id
 from paceline.server.http.problem import Problem
 from paceline.server.shapes.shape import Shape
 
@@ -28,7 +28,7 @@ class RawRoute(APIRoute):
 
         documented.__doc__ = endpoint.__doc__
         documented.__name__ = getattr(endpoint, "__name__", type(endpoint).__name__)
-        super().__init__(path, documented, **documentation)
+        super().__init__(path, documented, generate_unique_id_function=operation_id, **documentation)
         self.app = endpoint
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -40,7 +40,7 @@ def install(routes: list[BaseRoute]) -> None:
             methods=["POST"],
             tags=["remote"],
             summary=f"Call slots and the queue from another program: what needs the permission to {need.about}",
-            operation_id=f"call_remote_{need.value}",
+            operation_id=f"remoteCall{need.value.capitalize()}",
             response_model=RemoteResults,
             responses=documented(400, 413, 415),
             openapi_extra=json_body(RemoteCalls),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -83,6 +84,15 @@ def test_the_routes_are_described_once_and_each_document_is_its_apps_own(monkeyp
     assert "securitySchemes" in second["components"]
     assert "securitySchemes" not in first["components"]
     assert first["paths"].keys() == second["paths"].keys()
+
+
+def test_generated_clients_get_names_that_say_what_is_done_to_what() -> None:
+    paths = create_app(Settings.load(database_url="memory://")).openapi()["paths"]
+    names = [operation["operationId"] for operations in paths.values() for operation in operations.values()]
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not re.fullmatch("[a-z]+([A-Z][a-z]*)+", name)] == []
+    assert paths["/api/v1/slots"]["post"]["operationId"] == "slotsAssign"
+    assert paths["/api/v1/feeds/{feedId}"]["get"]["operationId"] == "feedsShow"
 
 
 async def test_the_document_has_tokens_only_when_they_are_required() -> None:

@@ -54,7 +54,7 @@ AS_FEED = query(
 XML = {"type": "string", "description": "ISO 20022 pain.001 (customer credit transfer initiation)."}
 REPORT = {"type": "string", "description": "ISO 20022 pain.002 (customer payment status report)."}
 
-router = api_router("/api/v1", "payments")
+router = api_router("/api/v1", "feeds")
 
 
 def install(routes: list[BaseRoute]) -> None:
@@ -64,7 +64,7 @@ def install(routes: list[BaseRoute]) -> None:
         "/api/v1/feeds",
         submit,
         methods=["POST"],
-        tags=["payments"],
+        tags=["feeds"],
         summary="Accept a feed of payments, as an object",
         status_code=202,
         response_model=FeedShown,
