@@ -46,9 +46,15 @@ async def answer(slots: SlotScheduler, call: dict[str, Any]) -> Any:
 
 
 async def main(url: str) -> None:
-    async with SlotScheduler.open(url):
+    async with SlotScheduler.open(url) as slots:
+        say("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
-            json.loads(line)
+            say(json.dumps(await asyncio.gather(*(answer(slots, call) for call in json.loads(line)))))
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

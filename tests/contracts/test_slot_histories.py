@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import select
 import sqlite3
 import subprocess
 import sys
@@ -39,6 +40,8 @@ CALLS = 10
 """Bookings of each process in a round."""
 FOLLOWERS = 3
 SIZES = ["PT1S", "PT4S", "PT0.5S", "PT30S"]
+LONGEST_SECONDS = 120
+"""Within which a process answers."""
 MAX_STEPS = 1000
 """The steps of the search for an order."""
 
@@ -74,6 +77,8 @@ class Process:
 
     def _line(self) -> str:
         assert self._program.stdout is not None
+        readable, _, _ = select.select([self._program.stdout], [], [], LONGEST_SECONDS)
+        assert readable, f"no line within {LONGEST_SECONDS} s"
         return self._program.stdout.readline().strip()
 
 
@@ -310,6 +315,7 @@ def _ms(value: str | datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_processes_do_together_what_some_order_of_their_calls_explains(
