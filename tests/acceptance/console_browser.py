@@ -7,8 +7,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import httpx2 as httpx
 import pytest
@@ -23,6 +24,8 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--in-process-gpu"),
 ]
+WIDTHS = (390, 820, 1440)
+"""A phone, a tablet, a desk: the widths at which the console is looked at."""
 VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
 TIMEOUT_MS = 60_000
 """How long a page may take to do what it does in milliseconds: on a busy machine any of it may take long."""
@@ -113,6 +116,26 @@ def same_page(window: tuple[Page, list[str]], console: Console) -> Iterator[Page
     yield opened
     assert "owned" not in opened.title()
     assert wrong == [], wrong
+
+
+class Look(NamedTuple):
+    """How somebody sees the console."""
+
+    theme: Literal["light", "dark"]
+    width: int
+
+
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+LOOKS = [Look(theme, width) for theme in THEMES for width in WIDTHS]
+
+
+@contextmanager
+def seen_in(page: Page, look: Look) -> Iterator[None]:
+    page.emulate_media(color_scheme=look.theme)
+    page.set_viewport_size({"width": look.width, "height": VIEWPORT["height"]})
+    yield
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(VIEWPORT)
 
 
 def is_wrong(text: str, kind: str) -> bool:

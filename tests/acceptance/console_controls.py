@@ -13,6 +13,23 @@ PRESS_IF_THERE = f"([scope, control]) => ({ALL})(scope).find(each => ({NAME})(ea
 STATE = """(() => [location.href, document.body.outerHTML, document.getElementById('dialog').open,
     ...[...document.querySelectorAll('input, select, details')].map(each => [each.value, each.checked, each.open])]
     .join('\\n'))()"""
+UNREACHABLE = f"""scope => ({ALL})(scope).flatMap(each => {{
+    const name = ({NAME})(each)
+    each.focus()
+    const isFocused = document.activeElement === each && each.tabIndex >= 0
+    each.scrollIntoView({{block: 'center', inline: 'center'}})
+    const {{left, right, top, bottom}} = each.getBoundingClientRect()
+    const found = document.elementFromPoint((Math.max(left, 0) + Math.min(right, innerWidth)) / 2, (top + bottom) / 2)
+    const isOnTop = each.contains(found) || [...each.labels ?? []].some(label => label.contains(found))
+        || each.getClientRects().length > 1
+    const isWhole = each.scrollWidth <= each.clientWidth + 1 || getComputedStyle(each).display === 'inline'
+        || each.tagName === 'SELECT'
+    return [
+        [isFocused, 'no key reaches it'], [isOnTop, 'covered'], [isWhole, 'its words are cut'],
+        [left > -1 && right < innerWidth + 1, 'beyond the edge'],
+    ].filter(([isSo]) => !isSo).map(([, wrong]) => `${{name}}: ${{wrong}}`)
+}})"""
+"""What is wrong with the controls: no key reaches one, it is covered, cut, or beyond the window however one scrolls."""
 REMEMBER = f"""() => {{
     document.getElementById('said').className = 'unseen'
     window.before = {STATE}

@@ -50,6 +50,9 @@ PAGES = (
 
 DETAILS = (
     "slots/default/e1",
+    "configs/default",
+    "limits/tiny",
+    "replan/default",
     "dispatch/PAYMENT?status=READY&sort=-executeAt",
     "dispatch/JOB",
     "dispatch/JOB?status=DEAD_LETTER",

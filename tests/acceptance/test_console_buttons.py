@@ -15,9 +15,29 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.acceptance.console_browser import Console, browser, chromium, log_in, open_page, token, window
+from tests.acceptance.console_browser import (
+    LOOKS,
+    Console,
+    Look,
+    browser,
+    chromium,
+    log_in,
+    open_page,
+    seen_in,
+    token,
+    window,
+)
 from tests.acceptance.console_browser import same_page as page
-from tests.acceptance.console_controls import EMPTY, FIND, HAS_CHANGED, OPEN, PAUSE, PRESS_IF_THERE, control_of
+from tests.acceptance.console_controls import (
+    EMPTY,
+    FIND,
+    HAS_CHANGED,
+    OPEN,
+    PAUSE,
+    PRESS_IF_THERE,
+    UNREACHABLE,
+    control_of,
+)
 from tests.acceptance.console_data import fill_up
 from tests.acceptance.console_traffic import quiet, traffic_of
 from tests.acceptance.service import Service, until
@@ -219,11 +239,14 @@ def stock(console: Console, http: httpx.Client) -> None:
         if not queue["enabled"]:
             http.patch(f"/admin/dispatch/{queue['itemType']}", json={"enabled": True})
     http.delete("/admin/periodic/made-by-hand")
+    http.delete("/admin/plans/made-by-hand")
     feed = json.dumps({"paymentId": "fed-1", **payment})
     if http.get("/api/v1/feeds/FEED").status_code == 404:
         sent = http.post("/api/v1/feeds", content=feed, headers={"Content-Type": "application/x-ndjson"})
         assert sent.json()["accepted"] == 1
     with sqlite3.connect(console.directory / "paceline.db", timeout=30) as database:
+        for table in ("paceline_slot_policy", "paceline_slot_config"):
+            database.execute(f"DELETE FROM {table} WHERE name = 'made-by-hand'")
         database.execute("UPDATE paceline_feed SET feed_id = 'FEED', state = 'DONE'")
         database.execute(
             "UPDATE paceline_dispatch_queue SET queue_status = 'READY'"
@@ -254,6 +277,7 @@ def stock(console: Console, http: httpx.Client) -> None:
                 (name, name, json.dumps(json.dumps(letter))),
             )
     database.close()
+    assert http.post("/admin/rate-limit/cache/flush").status_code == 200
 
 
 def show(page: Page, route: str) -> None:
@@ -344,19 +368,24 @@ LOOKED_AT = {"downstreams"}
 """Pages where there is nothing to press."""
 
 
+PRESSED_IN = LOOKS if is_thorough() else [Look("light", 1440), Look("dark", 390)]
+"""To press everything takes half a minute for each look."""
+
+
 @pytest.fixture(scope="module")
-def pressed() -> set[tuple[str, str, str | None]]:
-    """What was pressed, by its page, and by what it changes: a part of a page, such as the table of the queues, stands
-    on several addresses. The thorough check presses it on each of them."""
+def pressed() -> set[tuple[Look, str, str, str | None]]:
+    """What was pressed, by how the page looked, by its page, and by what it changes: a part of a page, such as the
+    table of the queues, stands on several addresses. The thorough check presses it on each of them."""
     return set()
 
 
+@pytest.mark.parametrize("look", PRESSED_IN, ids=lambda look: f"{look.theme}-{look.width}")
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_control_of_a_page_does_something(
-    page: Page, console: Console, route: str, pressed: set[tuple[str, str, str | None]]
+    page: Page, console: Console, route: str, look: Look, pressed: set[tuple[Look, str, str, str | None]]
 ) -> None:
     scope = ONCE if route == "now" else IN_PAGE
-    with console.api() as http:
+    with console.api() as http, seen_in(page, look):
         stock(console, http)
         show(page, route)
         found: list[str] = sorted(
@@ -368,7 +397,7 @@ def test_every_control_of_a_page_does_something(
             if any(re.match(pattern, control) for pattern in (*ALIKE, *ELSEWHERE)):
                 continue
             expected = Press(route, control)
-            same = (re.split("[/?]", route)[0], control, effect_of(expected))
+            same = (look, re.split("[/?]", route)[0], control, effect_of(expected))
             if same in pressed and not is_thorough():
                 continue
             pressed.add(same)
@@ -379,6 +408,20 @@ def test_every_control_of_a_page_does_something(
             check(console, expected, calls)
             if any(method != "GET" for method, _, _ in calls):
                 stock(console, http)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_control_is_within_reach_however_one_looks(page: Page, console: Console, route: str) -> None:
+    """In both themes and at each width: on top, whole, inside the window, and reached by keys."""
+    with console.api() as http:
+        stock(console, http)
+    show(page, route)
+    problems: list[str] = []
+    for look in LOOKS:
+        with seen_in(page, look):
+            found = page.evaluate(UNREACHABLE, ONCE)
+            problems += [f"{look.theme} {look.width}: {problem}" for problem in found if "Skip to" not in problem]
+    assert problems == []
 
 
 def test_every_button_of_a_page_without_data_works(browser: Browser, service: Service) -> None:

@@ -11,7 +11,17 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.acceptance.console_browser import Console, agree, browser, chromium, go, log_in, token, window
+from tests.acceptance.console_browser import (
+    Console,
+    agree,
+    browser,
+    chromium,
+    enter_token,
+    go,
+    log_in,
+    token,
+    window,
+)
 from tests.acceptance.console_browser import page as own_page
 from tests.acceptance.console_browser import same_page as page
 from tests.acceptance.service import Service, until
@@ -28,9 +38,9 @@ REFRESH = "dispatchEvent(new Event('online'))"
 @pytest.fixture(scope="module")
 def console(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     directory = tmp_path_factory.mktemp("changes")
-    secret = token(directory, "operator", ["admin"])
+    tokens = {name: token(directory, name, ["admin"]) for name in ("operator", "colleague")}
     with Service(directory) as service:
-        yield Console(service, directory, {"operator": secret})
+        yield Console(service, directory, tokens)
 
 
 @pytest.fixture
@@ -300,6 +310,65 @@ def test_a_control_is_off_until_its_call_has_ended(page: Page, console: Console,
     held.let_go()
     expect(page.get_by_role("heading", name="Change once")).to_be_visible()
     assert len(held.routes) == 1
+
+
+def test_a_session_that_ends_keeps_what_was_typed_for_its_own_user_alone(
+    own_page: Page, console: Console, http: httpx.Client
+) -> None:
+    configure(http, "typed", maxPerWindow=5, windowSize="PT4S")
+    log_in(own_page, console)
+    go(own_page, "#/configs/typed")
+    horizon = own_page.get_by_label("Horizon")
+    change = own_page.get_by_role("button", name="Make it the active version")
+    horizon.fill("PT2H")
+    own_page.get_by_label("Calendar", exact=True).fill(json.dumps(SUNDAY))
+    own_page.context.clear_cookies()  # as when it has expired
+    change.click()
+    agree(own_page, "Change it")
+    expect(own_page.get_by_label("Token")).to_be_visible()
+    expect(own_page.locator("main")).not_to_contain_text("typed")
+    enter_token(own_page, console)
+    expect(horizon).to_have_value("PT2H")
+    change.click()
+    agree(own_page, "Change it")
+    expect(own_page.get_by_text("typed is changed.")).to_be_visible()
+    config = http.get("/admin/rate-limit/config?name=typed").json()
+    assert (config["maxDelay"], config["calendar"]["zone"]) == ("PT2H", "UTC")
+
+    horizon.fill("PT3H")
+    own_page.context.clear_cookies()
+    own_page.evaluate(REFRESH)  # which notices it, too
+    enter_token(own_page, console, "colleague")
+    expect(horizon).to_have_value("PT2H")
+    horizon.fill("PT3H")
+    own_page.get_by_role("button", name="Log out").click()
+    enter_token(own_page, console, "colleague")
+    expect(horizon).to_have_value("PT2H")
+
+
+def test_a_network_that_is_lost_meanwhile_keeps_what_was_typed(
+    own_page: Page, console: Console, http: httpx.Client
+) -> None:
+    configure(http, "offline", maxPerWindow=5, windowSize="PT4S")
+    log_in(own_page, console)
+    go(own_page, "#/configs/offline")
+    horizon = own_page.get_by_label("Horizon")
+    change = own_page.get_by_role("button", name="Make it the active version")
+    horizon.fill("PT2H")
+    own_page.context.set_offline(True)
+    expect(own_page.locator("#banner")).to_contain_text("does not answer")
+    own_page.get_by_label("Limit", exact=True).fill("7")
+    change.click()
+    agree(own_page, "Change it")
+    expect(own_page.locator("#banner")).to_contain_text("look before you press again")
+    own_page.context.set_offline(False)
+    expect(own_page.locator("#pulse")).to_contain_text("live as of")
+    assert (horizon.input_value(), own_page.get_by_label("Limit", exact=True).input_value()) == ("PT2H", "7")
+    change.click()
+    agree(own_page, "Change it")
+    expect(own_page.get_by_text("offline is changed.")).to_be_visible()
+    config = http.get("/admin/rate-limit/config?name=offline").json()
+    assert (config["maxPerWindow"], config["maxDelay"]) == (7, "PT2H")
 
 
 def test_a_lost_answer_says_that_the_change_may_have_been_made(

@@ -20,6 +20,7 @@ let shownPath = location.hash.split('?')[0]
 let paused = false
 let timer
 let closeStream = () => {}
+let left = null // the page whose session ended, with what was typed there: {page, nodes, session, hash}
 let unansweredUntil = null // a banner about a call without an answer goes with the first answer from then on
 
 /** Whether the session's token has a scope; `admin` has them all. */
@@ -153,7 +154,7 @@ function who() {
       'Log out',
       async () => {
         await shell.attempt(() => call('DELETE', '/console/session'))
-        await begin()
+        await begin({keeps: false})
       },
       {kind: 'quiet'},
     ),
@@ -171,12 +172,7 @@ async function open() {
   current = null
   const [name, rest, query] = route()
   const page = PAGES[name]
-  document.title = `${page.title} · paceline`
-  tabs(name)
-  who()
-  at('search').hidden = !may('read')
-  banner('')
-  document.body.classList.remove('stale')
+  frame(name)
   const main = at('main')
   if (page.needs && !may(page.needs)) {
     show(
@@ -198,6 +194,16 @@ async function open() {
   current = {name, failures: 0, ...opening(show(main), shell, rest, query)}
   pulse()
   refresh()
+}
+
+/** What stands around a page. */
+function frame(name) {
+  document.title = `${PAGES[name].title} · paceline`
+  tabs(name)
+  who()
+  at('search').hidden = !may('read')
+  banner('')
+  document.body.classList.remove('stale')
 }
 
 /** Stops what keeps the page up to date. */
@@ -288,10 +294,13 @@ function pulse() {
   )
 }
 
-/** Asks who is logged in, and shows the page or the login. */
-async function begin() {
+/** Asks who is logged in, and shows the page or the login. What was typed on a page comes back when the same user logs
+ *  in again, and nobody else sees it. */
+async function begin({keeps = true} = {}) {
   stopUpdates()
   forgive()
+  if (!keeps) left = null
+  else if (current) left = {page: current, nodes: [...at('main').childNodes], session, hash: location.hash}
   current = null
   try {
     session = await get('/console/session')
@@ -301,7 +310,11 @@ async function begin() {
     return
   }
   banner('')
-  if (session.name) return open()
+  if (session.name) {
+    const page = left
+    left = null
+    return isBack(page) ? goOn(page) : open()
+  }
   show(at('places'))
   show(at('tabs'))
   at('pages').hidden = true
@@ -310,6 +323,19 @@ async function begin() {
   at('search').hidden = true
   document.title = 'Log in · paceline'
   loginPage(show(at('main')), begin)
+}
+
+const isBack = page =>
+  page?.hash === location.hash &&
+  ['name', 'scopes', 'names'].every(each => `${page.session[each]}` === `${session[each]}`)
+
+/** Shows the page again that was left when the session ended. */
+function goOn({page, nodes}) {
+  frame(page.name)
+  show(at('main'), ...nodes)
+  current = page
+  pulse()
+  refresh()
 }
 
 // The address names the page, so the link to the content must not change it.
@@ -344,4 +370,6 @@ document.addEventListener('visibilitychange', () => {
   forgive()
   document.hidden || paused ? stopUpdates() : refresh()
 })
-addPages().catch(reportError).then(begin)
+addPages()
+  .catch(reportError)
+  .then(() => begin())
