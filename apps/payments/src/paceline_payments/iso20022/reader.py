@@ -251,7 +251,11 @@ class RecordReader:
         self._names = self._names[:-1]
 
     def _attach(self, frame: _Frame, value: Any) -> None:
-        if not self._frames or value in ("", {}) or (frame.type is not None and frame.type.is_supplementary):
+        kind = frame.type
+        if not self._frames or (kind is not None and kind.is_supplementary):
+            return
+        # That an element of a lax document is there may say something, even if none of its members matters.
+        if value in ("", {}) and not (kind is not None and kind.is_lax and kind.groups):
             return
         values = self._frames[-1].values
         if frame.repeats:

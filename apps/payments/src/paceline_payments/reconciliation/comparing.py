@@ -7,7 +7,6 @@ page by page; lines that belong to no page are looked up at the end.
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -19,6 +18,8 @@ from paceline.durations import from_ms
 from paceline_payments.lifecycle import TABLE, PaymentEvent, PaymentStatus
 from paceline_payments.model import OWNER, SLOT_PREFIX, PaymentFilter
 from paceline_payments.reconciliation.model import (
+    BACK,
+    BANK,
     EXECUTED_HERE,
     BankStatus,
     BatchLine,
@@ -89,7 +90,9 @@ async def reconcile(
                 returns: list[Return] = []
                 for row in page:
                     line, is_twice = lines_by_id.get(row.payment_id, (None, False))
-                    line = line or batches.line_of(row)
+                    # What came back left before, maybe within a batch.
+                    part = batches.line_of(row) if line is None or line.status in BACK else None
+                    line = line or part
                     if line is not None and line.status is BankStatus.RETURNED and row.status in MAY_RETURN:
                         returns.append(_return(row, line))
                         row = row._replace(status=PaymentStatus.RETURNED)
@@ -148,15 +151,19 @@ class _Batches:
     """Bookings of many payments as one sum, compared with the payments that were executed here."""
 
     def __init__(self, batches: Iterable[BatchLine]) -> None:
-        self._batches = {batch.key: batch for batch in batches}
-        self._found: dict[str, tuple[int, int]] = {}
+        self._batches: dict[tuple[str, str], BatchLine] = {}
+        for batch in batches:
+            key = batch.key, batch.currency
+            self._batches[key] = _sum(self._batches[key], batch) if key in self._batches else batch
+        self._found: dict[tuple[str, str], tuple[int, int]] = {}
 
     def line_of(self, row: PaymentRow) -> StatementLine | None:
         """The part of its batch that an executed payment is; None if no batch has it."""
-        key = batch_of(row.payment_id) if self._batches and row.status in EXECUTED_HERE else None
-        batch = self._batches.get(key) if key is not None else None
-        if key is None or batch is None or batch.currency != row.currency:
+        was_executed = row.status in EXECUTED_HERE or row.status is PaymentStatus.RETURNED
+        own = batch_of(row.payment_id) if self._batches and was_executed else None
+        if own is None or (own, row.currency) not in self._batches:
             return None
+        key = own, row.currency
         number, minor = self._found.get(key, (0, 0))
         self._found[key] = number + 1, minor + row.amount_minor
         return StatementLine(row.payment_id, row.amount_minor, row.currency, BankStatus.EXECUTED, None, None)
@@ -176,6 +183,12 @@ class _Batches:
         return differences
 
 
+def _sum(one: BatchLine, other: BatchLine) -> BatchLine:
+    """Two bookings of the same payment information."""
+    payments = None if one.payments is None or other.payments is None else one.payments + other.payments
+    return one._replace(payments=payments, amount_minor=one.amount_minor + other.amount_minor)
+
+
 class _Lines:
     """A statement's lines by their keys, in a file."""
 
@@ -185,7 +198,7 @@ class _Lines:
             self._connection.execute(f"PRAGMA {pragma}")
         self._connection.execute(
             "CREATE TABLE line (number INTEGER PRIMARY KEY, payment_id TEXT, amount INTEGER, currency TEXT,"
-            " status TEXT, reference TEXT, executed_at TEXT, reason TEXT, keys TEXT, is_named INTEGER,"
+            " status TEXT, reference TEXT, executed_at TEXT, reason TEXT, is_named INTEGER,"
             " seen INTEGER DEFAULT 0)"
         )
         self._connection.execute("CREATE TABLE key (key TEXT, line INTEGER, PRIMARY KEY (key, line)) WITHOUT ROWID")
@@ -195,23 +208,24 @@ class _Lines:
         self._connection.execute("BEGIN")
         for line in lines:
             number = self._connection.execute(
-                "INSERT INTO line VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
-                (*line[:-2], json.dumps(line.keys), line.is_named),
+                "INSERT INTO line VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, 0)", (*line[:-2], line.is_named)
             ).lastrowid
-            keys = [(key, number) for key in {line.payment_id, *line.keys}]
-            self._connection.executemany("INSERT INTO key VALUES (?, ?)", keys)
+            keys = (line.payment_id,) if line.keys is None else line.keys
+            self._connection.executemany("INSERT INTO key VALUES (?, ?)", [(key, number) for key in keys])
         self._connection.execute("COMMIT")
 
     def take(self, rows: Sequence[PaymentRow]) -> dict[str, tuple[StatementLine, bool]]:
-        """The lines of these payments, by their surest key, and whether one was executed twice. They are marked as
-        seen."""
+        """The lines of these payments, by their surest key, with what came back and has the bank's reference alone; and
+        whether one was executed twice. They are marked as seen."""
         keys = {row.payment_id: keys_of(row) for row in rows}
-        numbers = self._numbers([key for own in keys.values() for key in own])
+        numbers, back = self._numbers([key for own in keys.values() for key in own])
         taken: set[int] = set()
         lines: dict[str, tuple[StatementLine, bool]] = {}
         self._connection.execute("BEGIN")
         for payment_id, own in keys.items():
-            of_payment = next(([n for n in numbers[key] if n not in taken] for key in own if key in numbers), [])
+            by_key = next((numbers[key] for key in own if key in numbers), [])
+            by_reference = [n for key in own for n in back.get(key, []) if n not in by_key]
+            of_payment = [n for n in (*by_key, *by_reference) if n not in taken]
             if of_payment:
                 taken.update(of_payment)
                 lines[payment_id] = _merged([self._line(number) for number in of_payment])
@@ -219,20 +233,23 @@ class _Lines:
         self._connection.execute("COMMIT")
         return lines
 
-    def _numbers(self, keys: Sequence[str]) -> dict[str, list[int]]:
-        """The lines that were not taken, by key."""
+    def _numbers(self, keys: Sequence[str]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """The lines that were not taken, by key; and of these the ones that came back and have no other name."""
         numbers: dict[str, list[int]] = {}
+        back: dict[str, list[int]] = {}
         for first in range(0, len(keys), 500):
             some = keys[first : first + 500]
             marks = ",".join("?" * len(some))
             found = self._connection.execute(
-                f"SELECT key, line FROM key JOIN line ON number = line"  # noqa: S608
+                f"SELECT key, line, status, payment_id FROM key JOIN line ON number = line"  # noqa: S608
                 f" WHERE key IN ({marks}) AND seen = 0 ORDER BY line",
                 some,
             )
-            for key, number in found:
+            for key, number, status, name in found:
                 numbers.setdefault(key, []).append(number)
-        return numbers
+                if status in BACK and key == f"{BANK}{name}":
+                    back.setdefault(key, []).append(number)
+        return numbers, back
 
     def _line(self, number: int) -> StatementLine:
         row = self._connection.execute(f"SELECT {_COLUMNS} FROM line WHERE number = ?", (number,)).fetchone()  # noqa: S608
@@ -250,11 +267,11 @@ class _Lines:
         self._connection.close()
 
 
-_COLUMNS = "payment_id, amount, currency, status, reference, executed_at, reason, keys, is_named"
+_COLUMNS = "payment_id, amount, currency, status, reference, executed_at, reason, is_named"
 
 
 def _line(row: Sequence[Any]) -> StatementLine:
-    payment_id, amount, currency, status, reference, executed_at, reason, keys, is_named = row
+    payment_id, amount, currency, status, reference, executed_at, reason, is_named = row
     return StatementLine(
         payment_id,
         amount,
@@ -263,13 +280,16 @@ def _line(row: Sequence[Any]) -> StatementLine:
         reference,
         executed_at,
         reason,
-        tuple(json.loads(keys)),
-        bool(is_named),
+        is_named=bool(is_named),
     )
 
 
 def _merged(lines: Sequence[StatementLine]) -> tuple[StatementLine, bool]:
-    """One line of several of the same payment: the last, a return before all; and whether it was executed twice."""
+    """One line of several of the same payment, in any order: that it is back if it came back as often as it left,
+    else the last that is decided; and whether it was executed twice."""
     executed = [line for line in lines if line.status is BankStatus.EXECUTED]
-    returned = [line for line in lines if line.status is BankStatus.RETURNED]
-    return (returned or lines)[-1], len(executed) > 1
+    back = [line for line in lines if line.status in BACK]
+    returned = [line for line in back if line.status is BankStatus.RETURNED]
+    stays = [line for line in lines if line.status not in (*BACK, BankStatus.PENDING)]
+    is_back = len(back) >= len(executed)
+    return ((is_back and (returned or back)) or stays or lines)[-1], len(executed) > 1

@@ -45,6 +45,10 @@ class BankStatus(StrEnum):
     """Executed, and the money came back."""
 
 
+BACK = (BankStatus.REVERSED, BankStatus.RETURNED)
+"""The money is back."""
+
+
 class StatementLine(NamedTuple):
     """One payment on the downstream's statement."""
 
@@ -58,10 +62,10 @@ class StatementLine(NamedTuple):
     executed_at: str | None
     reason: str | None = None
     """Why it was returned."""
-    keys: tuple[str, ...] = ()
-    """Other ids under which it may be known here: see `keys_of`."""
+    keys: tuple[str, ...] | None = None
+    """The ids under which it may be known here, see `keys_of`; None: `payment_id` alone."""
     is_named: bool = True
-    """Whether it names a payment. The bank's own entries, such as fees, do not."""
+    """Whether it concerns a payment. The bank's own entries, such as fees, do not."""
 
 
 class BatchLine(NamedTuple):
@@ -200,13 +204,17 @@ def compare(row: PaymentRow, line: StatementLine | None, now: datetime) -> list[
     if (row.currency, row.amount_minor) != (line.currency, line.amount_minor):
         name = "currency" if row.currency != line.currency else "amount"
         differs(Kind.DIFFERENT, name, money(row.amount_minor, row.currency), money(line.amount_minor, line.currency))
-    if row.reference and line.reference and row.reference != line.reference:
+    # What came back has a booking, and so a reference, of its own.
+    if line.status not in BACK and row.reference and line.reference and row.reference != line.reference:
         differs(Kind.DIFFERENT, "reference", row.reference, line.reference)
     return differences
 
 
 def _agree(here: PaymentStatus, bank: BankStatus) -> bool:
-    """A rejected payment is FAILED here; one that the bank has not decided can't be compared yet."""
+    """A rejected payment is FAILED here, and a RETURNED one was executed before; one that the bank has not decided
+    can't be compared yet."""
+    if bank is BankStatus.EXECUTED:
+        return here is PaymentStatus.RETURNED
     if bank is BankStatus.REJECTED:
         return here in (PaymentStatus.FAILED, PaymentStatus.CANCELLED)
     if bank is BankStatus.RETURNED:
