@@ -13,6 +13,7 @@ While the store is unavailable a hit is allowed, unless the limiter is made with
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from dataclasses import dataclass
@@ -91,14 +92,12 @@ class RateLimitItem:
         return self.seconds
 
     def key_for(self, *identifiers: object) -> str:
-        """A text for the limit and its identifiers."""
-        parts = (self.namespace, *identifiers, self.amount, f"{self.seconds:g}")
-        return "/".join(_text(part) for part in parts)
+        """A text for the limit and its identifiers: `LIMITER/127.0.0.1/10/2/minute`. flask-limiter shows it."""
+        return "/".join(map(_text, (self.namespace, *identifiers, self.amount, *self._span)))
 
     def __repr__(self) -> str:
         """`10 per 2 minute`, as slowapi and flask-limiter show it in their denials."""
-        unit, seconds = next(one for one in _UNITS.items() if self.seconds % one[1] == 0 or one[1] == 1)
-        return f"{self.amount} per {self.seconds / seconds:g} {unit}"
+        return f"{self.amount} per {' '.join(self._span)}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RateLimitItem) and self._fields == other._fields
@@ -108,6 +107,12 @@ class RateLimitItem:
 
     def __lt__(self, other: RateLimitItem) -> bool:
         return self.seconds < other.seconds
+
+    @property
+    def _span(self) -> tuple[str, str]:
+        """The window, in the longest unit that divides it."""
+        unit, seconds = next(one for one in _UNITS.items() if self.seconds % one[1] == 0 or one[1] == 1)
+        return f"{self.seconds / seconds:g}", unit
 
     @property
     def _fields(self) -> tuple[int, float, str]:
@@ -188,17 +193,17 @@ def _parse_one(limit_string: str) -> RateLimitItem:
 
 
 class Storage:
-    """A store of paceline behind the interface of `limits`."""
+    """A store of paceline behind the interface of `limits`. `flask limiter config` shows `storage`, the store."""
 
     def __init__(self, uri: str = "memory://", **options: Any) -> None:
         self.uri = uri
-        self.store = limit_store(uri, **options)
+        self.storage = limit_store(uri, **options)
         self._options = options
         self._limiters: WeakSet[RateLimiter] = WeakSet()
 
     def check(self) -> bool:
         """Whether the store can be reached."""
-        return not Limiter(self.store, on_error="closed").peek("check", "1/second").degraded
+        return not Limiter(self.storage, on_error="closed").peek("check", "1/second").degraded
 
     def reset(self) -> None:
         """Clears all counts. Only a store in memory can do that.
@@ -208,7 +213,7 @@ class Storage:
         """
         if not isinstance(self, MemoryStorage):
             raise NotImplementedError(f"the counts at {self.uri.partition(':')[0]}:// are shared; clear single limits")
-        self.store = limit_store(self.uri, **self._options)
+        self.storage = limit_store(self.uri, **self._options)
         for limiter in self._limiters:
             limiter.open()
 
@@ -245,21 +250,21 @@ class RateLimiter:
     def open(self) -> None:
         """Begins to count in the storage's present store."""
         storage = self._storage
-        self._limiter = Limiter(storage.store if isinstance(storage, Storage) else storage, **self._options)
+        self._limiter = Limiter(storage.storage if isinstance(storage, Storage) else storage, **self._options)
         self._plans: dict[str, Plan] = {}
 
-    def hit(self, item: _Item, *identifiers: object, cost: int = 1) -> bool:
-        """Charges `cost` if there is room, and returns whether there was. A cost that can never fit is no error, as in
-        `limits`."""
+    def hit(self, item: _Item, *identifiers: object, cost: float = 1) -> bool:
+        """Charges `cost`, rounded up, if there is room, and returns whether there was. A cost that can never fit is no
+        error, as in `limits`."""
         if not 0 < cost <= item.amount:
             return cost <= 0
-        return self._limiter.acquire(_key(identifiers), self._plan(item), cost).allowed
+        return self._limiter.acquire(_key(identifiers), self._plan(item), math.ceil(cost)).allowed
 
-    def test(self, item: _Item, *identifiers: object, cost: int = 1) -> bool:
+    def test(self, item: _Item, *identifiers: object, cost: float = 1) -> bool:
         """Whether `hit` would be true; charges nothing."""
         if not 0 < cost <= item.amount:
             return cost <= 0
-        return self._limiter.peek(_key(identifiers), self._plan(item), cost).allowed
+        return self._limiter.peek(_key(identifiers), self._plan(item), math.ceil(cost)).allowed
 
     def get_window_stats(self, item: _Item, *identifiers: object) -> WindowStats:
         """What is left; and when the window ends, or, of a window that slides, when there is one more."""

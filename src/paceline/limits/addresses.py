@@ -96,11 +96,11 @@ def nearest_untrusted(peer: Address | None, listed: Sequence[str], proxies: Sequ
     return client
 
 
-def block(address: Address, ipv6_prefix: int) -> str:
-    """The key of an address: IPv4 whole; IPv6 by prefix, because one subscriber owns all of it."""
-    if isinstance(address, IPv4Address) or ipv6_prefix == 128:
-        return str(address)
-    return str(IPv6Network((int(address), ipv6_prefix), strict=False))
+def block(address: Address, ipv4_prefix: int = 32, ipv6_prefix: int = 64) -> str:
+    """The key of an address: IPv4 whole, unless shortened; IPv6 by prefix, as one subscriber owns all of it."""
+    if isinstance(address, IPv4Address):
+        return str(address) if ipv4_prefix == 32 else str(IPv4Network((int(address), ipv4_prefix), strict=False))
+    return str(address) if ipv6_prefix == 128 else str(IPv6Network((int(address), ipv6_prefix), strict=False))
 
 
 def _split(text: str, separator: str) -> list[str]:

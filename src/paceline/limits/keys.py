@@ -186,12 +186,14 @@ def client_address(
     *,
     trusted_proxies: Iterable[str] = (),
     forwarded: str = "X-Forwarded-For",
+    ipv4_prefix: int = 32,
     ipv6_prefix: int = 64,
     prefix: str = "",
     default: str | None = None,
     skip: bool = False,
 ) -> Key:
     """The client's address; an IPv6 address by its /64, because a subscriber owns that many.
+    `ipv4_prefix` and `ipv6_prefix` choose other blocks.
 
     `forwarded` names the one header your proxies write, `X-Forwarded-For` or `Forwarded`; clients can forge the other.
     It is read only if the peer lies in `trusted_proxies`, networks such as `10.0.0.0/8`, or `unix` for peers on a Unix
@@ -202,8 +204,9 @@ def client_address(
     field = forwarded.lower()
     if field not in ("x-forwarded-for", "forwarded"):
         raise ConfigurationError("forwarded", f"{forwarded!r} is neither X-Forwarded-For nor Forwarded")
-    if not isinstance(ipv6_prefix, int) or not 1 <= ipv6_prefix <= 128:
-        raise ConfigurationError("ipv6_prefix", f"{ipv6_prefix!r} is not from 1 to 128")
+    for option, length, longest in (("ipv4_prefix", ipv4_prefix, 32), ("ipv6_prefix", ipv6_prefix, 128)):
+        if not isinstance(length, int) or not 1 <= length <= longest:
+            raise ConfigurationError(option, f"{length!r} is not from 1 to {longest}")
 
     @lru_cache(4096)
     def of_untrusted_peer(named: str) -> str | None:
@@ -211,7 +214,7 @@ def client_address(
         peer = addresses.parse(named)
         if peer is None or addresses.trusted(peer, proxies):
             return None
-        return prefix + addresses.block(peer, ipv6_prefix)
+        return prefix + addresses.block(peer, ipv4_prefix, ipv6_prefix)
 
     warns = True
 
@@ -241,7 +244,7 @@ def client_address(
             return None
         value = request.header(field)
         client = addresses.nearest_untrusted(peer, addresses.hops(field, value) if value else [], proxies)
-        return prefix + addresses.block(client, ipv6_prefix) if client is not None else None
+        return prefix + addresses.block(client, ipv4_prefix, ipv6_prefix) if client is not None else None
 
     what = "the client's address is unknown; requests are limited by it"
     return Key(

@@ -194,3 +194,38 @@ def test_an_identifier_in_bytes_is_its_text() -> None:
     assert limiter.hit(item, b"ada")
     assert not limiter.hit(item, "ada")
     assert limiter.hit(item, b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("2/second", "LIMITER/127.0.0.1/root/2/1/second"),
+        ("10 per 2 hours", "LIMITER/127.0.0.1/root/10/2/hour"),
+        ("1/year", "LIMITER/127.0.0.1/root/1/1/year"),
+    ],
+)
+def test_the_key_of_a_limit_reads_as_in_the_library(text: str, key: str) -> None:
+    """flask-limiter gives it to `on_breach`, where programs compare it."""
+    assert parse(text).key_for("127.0.0.1", "root") == key
+    limits = pytest.importorskip("limits")
+    assert limits.parse(text).key_for("127.0.0.1", "root") == key
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_part_of_a_hit_costs_a_whole_one(strategy: Any) -> None:
+    """slowapi's functions for the cost may give fractions."""
+    limiter, item = strategy("memory://"), parse("50/minute")
+    assert [limiter.hit(item, "user", cost=7.5) for _ in range(7)] == [True] * 6 + [False]
+    assert limiter.get_window_stats(item, "user").remaining == 2
+    assert limiter.test(item, "user", cost=1.5)
+    assert not limiter.test(item, "user", cost=2.5)
+
+
+def test_flask_limiters_command_shows_the_storage() -> None:
+    """`flask limiter config` prints the `storage` of a storage."""
+    storage = storage_from_string("memory://")
+    limiter = FixedWindowRateLimiter(storage)
+    assert str(storage.storage)
+    assert limiter.hit(parse("1/day"))
+    storage.reset()
+    assert limiter.hit(parse("1/day"))

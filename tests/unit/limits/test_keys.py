@@ -194,6 +194,15 @@ def test_the_prefix_of_ipv6_addresses_can_be_chosen() -> None:
     assert client_address(ipv6_prefix=128)(Request(peer="2001:db8:1:2::1")) == "2001:db8:1:2::1"
 
 
+def test_the_prefix_of_ipv4_addresses_can_be_chosen() -> None:
+    """As django-ratelimit's `RATELIMIT_IPV4_MASK` does."""
+    key = client_address(ipv4_prefix=24, trusted_proxies=["10.0.0.0/8"])
+    assert key(Request(peer="192.0.2.9")) == key(Request(peer="192.0.2.200")) == "192.0.2.0/24"
+    assert key(Request({"x-forwarded-for": "192.0.2.9"}, peer="10.0.0.1")) == "192.0.2.0/24"
+    assert key(Request(peer="192.0.3.9")) == "192.0.3.0/24"
+    assert client_address()(Request(peer="192.0.2.9")) == "192.0.2.9"
+
+
 def test_peer_bug_09_a_forwarded_address_is_believed_only_from_a_trusted_proxy() -> None:
     forged = {"x-forwarded-for": "203.0.113.1", "forwarded": "for=203.0.113.2"}
     assert client_address()(Request(forged)) == "198.51.100.7"
@@ -273,6 +282,9 @@ def test_a_unix_socket_has_no_address() -> None:
         ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies"),
         ({"trusted_proxies": "10.0.0.0/8"}, "trusted_proxies"),
         ({"forwarded": "X-Real-IP"}, "forwarded"),
+        ({"ipv4_prefix": 0}, "ipv4_prefix"),
+        ({"ipv4_prefix": 33}, "ipv4_prefix"),
+        ({"ipv4_prefix": "24"}, "ipv4_prefix"),
         ({"ipv6_prefix": 0}, "ipv6_prefix"),
         ({"ipv6_prefix": 129}, "ipv6_prefix"),
     ],

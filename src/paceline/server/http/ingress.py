@@ -26,7 +26,6 @@ FILES = "/console/"
 MAX_REMEMBERED = 10_000
 WARN_EVERY_SECONDS = 10.0
 LARGE_BODY = 64 * 1024
-IPV6_PREFIX = 64
 
 
 class Ingress:
@@ -135,7 +134,7 @@ def client_address(scope: Scope) -> str:
 @lru_cache(4096)
 def _block(text: str) -> str:
     address = addresses.parse(text)
-    return text[:64] if address is None else addresses.block(address, IPV6_PREFIX)
+    return text[:64] if address is None else addresses.block(address)
 
 
 def _is_exempt(path: str) -> bool:
