@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 import httpx2 as httpx
 import pytest
 
-from tests.acceptance.service import Service, run, until
+from tests.acceptance.service import Service, command, environment, run, until
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt"
 ALICE, BOB = "DE89370400440532013000", "GB29NWBK60161331926819"
@@ -238,11 +239,24 @@ def test_a_statement_is_compared_over_http(tmp_path: Path) -> None:
 
 
 def test_the_demo_with_chaos_ends_with_a_clean_reconciliation(tmp_path: Path) -> None:
-    ended = run(tmp_path, "demo", "--chaos", "--payments", "90", "--tps", "30", "--plot", "demo.png", "--json")
-    result = json.loads(ended.stdout)
+    begun = subprocess.Popen(
+        command("demo", "--chaos", "--payments", "90", "--tps", "30", "--plot", "demo.png", "--json"),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert begun.stderr is not None
+    first = begun.stderr.readline()
+    with httpx.Client(base_url=first.split()[-1]) as console:
+        assert "<title>" in console.get("/").text
+        until(lambda: (console.get("/api/v1/console/overview").json()["flow"] or {}).get("name") == "PAYMENT")
+    stdout, stderr = begun.communicate(timeout=120)
+    result = json.loads(stdout)
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert (result["executedOnce"], result["executedMoreThanOnce"]) == (90, 0), ended.stderr
+    assert (result["executedOnce"], result["executedMoreThanOnce"]) == (90, 0), stderr
     assert result["peakPerSecond"] <= 30
     assert (result["reconciled"]["matched"], result["reconciled"]["clean"]) == (90, True)
     for word in ("a worker is killed", "the bank is down", "the kill switch is thrown", "is released"):
-        assert word in ended.stderr
+        assert word in stderr

@@ -55,8 +55,8 @@ BAD_LINES = 3
 @click.option(
     "--chaos",
     is_flag=True,
-    help="A worker is killed, the bank is down for 5 s, 3 % of its answers are lost, the kill switch is thrown; ends "
-    "with the reconciliation.",
+    help="A worker is killed, the bank is down for 5 s, 3 % of its answers are lost, the kill switch is thrown; a "
+    "console shows it; ends with the reconciliation.",
 )
 @as_json
 @click.pass_context
@@ -108,7 +108,15 @@ async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
 async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
     """The same feed, executed by a worker process that calls the bank over HTTP, under faults."""
     require("the demo", "payments")
-    from paceline_payments.service.demo.chaos import Chaos, RecordingBank, Worker, compared, served
+    from paceline_payments.service.demo.chaos import (
+        Chaos,
+        RecordingBank,
+        Worker,
+        compared,
+        console,
+        environment,
+        served,
+    )
 
     bank = RecordingBank(tps)
     with tempfile.TemporaryDirectory(prefix="paceline-demo-") as directory:
@@ -126,15 +134,18 @@ async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
             open_payments(settings, slots, queue) as opened,
         ):
             await slots.configure(CONFIG, WindowPolicy(max(1, int(4 * tps * SHARE)), WINDOW, spread="even"))
-            worker = Worker(Path(directory), url, CONFIG, tps, bank_url)
-            await worker.start()
-            chaos = Chaos(bank, queue, worker)
-            watching = asyncio.create_task(worker.keep_alive())
-            try:
-                report = await _follow(opened, queue, bank, payments, tps, live, chaos)
-            finally:
-                watching.cancel()
-                await worker.stop()
+            variables = environment(url, CONFIG, tps, bank_url)
+            worker = Worker(Path(directory), variables)
+            async with console(Path(directory), variables) as address:
+                print_status(f"watch it in a browser, while it runs: {address}")
+                await worker.start()
+                chaos = Chaos(bank, queue, worker)
+                watching = asyncio.create_task(worker.keep_alive())
+                try:
+                    report = await _follow(opened, queue, bank, payments, tps, live, chaos)
+                finally:
+                    watching.cancel()
+                    await worker.stop()
             report.reconciliation = await compared(opened.statements, bank)
             report.late_calls = chaos.late_calls
             report.faults = chaos.faults

@@ -1,23 +1,25 @@
 """`paceline demo --chaos`: the same feed under faults, with a real worker process and a bank behind HTTP.
 
 A worker is killed, the bank is down for five seconds, three answers in a hundred are lost, and the kill switch is
-thrown and released. It ends with the reconciliation against the bank's own record.
+thrown and released, while a console shows all of it. It ends with the reconciliation against the bank's own record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from paceline.dispatch.queue import DispatchQueue
+from paceline.errors import PacelineError
 from paceline.extras import require
 from paceline_payments.downstream.server import SimulatorApp
 from paceline_payments.downstream.simulator import Answer, Behaviour, Simulator
@@ -60,30 +62,60 @@ class RecordingBank(Simulator):
         yield list(self._lines.values())
 
 
+def environment(url: str, config: str, tps: int, bank_url: str) -> dict[str, str]:
+    """The variables of the demo's processes: none of the user's settings."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    return {
+        **own,
+        "PACELINE_DATABASE_URL": url,
+        "PACELINE_DISPATCH_WORKER": "worker",
+        "PACELINE_PAYMENTS_WORKER": "worker",
+        "PACELINE_PAYMENTS_CONFIG": config,
+        "PACELINE_PAYMENTS_TPS": str(tps),
+        "PACELINE_PAYMENTS_DOWNSTREAM_URL": bank_url,
+    }
+
+
+@asynccontextmanager
+async def console(directory: Path, variables: Mapping[str, str]) -> AsyncIterator[str]:
+    """The address of a console on the demo's database, while it is served by a process of its own.
+
+    Raises:
+        PacelineError: It does not start.
+    """
+    log = directory / "console.log"
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "paceline", "serve", "--port", "0"),
+            cwd=directory,
+            env={**variables, "PACELINE_LOG_LEVEL": "error"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+        )
+    assert process.stdout is not None
+    try:
+        address = re.search(rb"http://\S+", await process.stdout.readline())
+        if address is None:
+            raise PacelineError(f"the demo's console does not start: {log.read_text()}")
+        yield f"{address[0].decode()}/"
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.communicate()
+
+
 class Worker:
     """A worker process, which can be killed and started again."""
 
-    def __init__(self, directory: Path, url: str, config: str, tps: int, bank_url: str) -> None:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
-        self._environment = {
-            **own,
-            "PACELINE_DATABASE_URL": url,
-            "PACELINE_PAYMENTS_CONFIG": config,
-            "PACELINE_PAYMENTS_TPS": str(tps),
-            "PACELINE_PAYMENTS_DOWNSTREAM_URL": bank_url,
-        }
-        self._directory = directory
+    def __init__(self, directory: Path, variables: Mapping[str, str]) -> None:
+        self._directory, self._environment = directory, variables
         self._process: asyncio.subprocess.Process | None = None
         self._log = directory / "worker.log"
 
     async def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "paceline",
-                "worker",
-                "dispatch",
+                *(sys.executable, "-m", "paceline", "worker", "dispatch"),
                 cwd=self._directory,
                 env=self._environment,
                 stdout=log,
