@@ -7,6 +7,8 @@ import io
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from PIL import Image
@@ -23,15 +25,16 @@ tasks = Tasks("sqlite:///paceline.db")
 @tasks.task(rate="50/second")
 async def order() -> None: ...
 """
-CUSTOMERS = [max(0, round(random.Random(second).gauss(30, 25))) for second in range(120)]
-CUSTOMERS[30] = 900
+CUSTOMERS = [max(0, round(random.Random(second).gauss(34, 25))) for second in range(300)]
+CUSTOMERS[60] = 900
 """Orders per second: ragged, and a feed at once."""
-FRAMES, FRAMES_PER_SECOND, FASTER = 90, 2, 5
-WIDTH = 860
+FRAMES, SECONDS, FASTER = 40, 2.0, 10
+"""So many pictures, one every two seconds, played ten times as fast."""
+WIDTH, COLOURS = 860, 48
 
 
-def animate(browser: Browser, url: str, directory: Path, path: Path) -> None:
-    """Takes a picture of *Now* every half second, and plays them five times as fast."""
+def animate(browser: Browser, url: str, directory: Path, seed: Callable[[], None], path: Path) -> None:
+    """Takes pictures of *Now*, from the service at `url` whose database is in the directory. `seed` gives it a past."""
     (directory / "orders.py").write_text(PROGRAM)
     worker = [sys.executable, "-m", "paceline", "worker", "orders:tasks"]
     customers = [sys.executable, str(Path(__file__).resolve()), f"sqlite:///{directory / 'paceline.db'}"]
@@ -42,27 +45,31 @@ def animate(browser: Browser, url: str, directory: Path, path: Path) -> None:
         try:
             page = browser.new_page(viewport={"width": 1280, "height": 900}, base_url=url, color_scheme="light")
             page.goto("/#/now")
-            picture = page.get_by_role("img", name="ORDER")
-            expect(picture).to_be_visible()
-            page.wait_for_timeout(20_000)
-            box = picture.bounding_box()
-            assert box is not None
-            clip = {"x": 32.0, "y": box["y"] - 40, "width": 1216.0, "height": box["height"] + 75}
-            frames = []
+            picture = page.locator("figure.flow").first
+            expect(picture).to_be_visible(timeout=60_000)  # the worker is at work
+            with ThreadPoolExecutor(1) as beside:  # this thread has Playwright's loop
+                beside.submit(seed).result()
+            page.wait_for_timeout(15_000)
+            frames: list[Image.Image] = []
             for _ in range(FRAMES):
-                frames.append(_small(page.screenshot(clip=clip)))  # type: ignore[arg-type]
-                page.wait_for_timeout(1000 / FRAMES_PER_SECOND)
+                frames.append(_small(picture.screenshot(), frames[0] if frames else None))
+                page.wait_for_timeout(SECONDS * 1000)
         finally:
             working.terminate()
             ordering.terminate()
-    each = round(1000 / FRAMES_PER_SECOND / FASTER)
+    each = round(1000 * SECONDS / FASTER)
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=each, loop=0, optimize=True)
 
 
-def _small(png: bytes) -> Image.Image:
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    height = round(image.height * WIDTH / image.width)
-    return image.resize((WIDTH, height), Image.Resampling.LANCZOS).quantize(32, dither=Image.Dither.NONE)
+def _small(png: bytes, first: Image.Image | None) -> Image.Image:
+    """A frame, with the size and the colours of the first one."""
+    taken = Image.open(io.BytesIO(png)).convert("RGB")
+    taken = taken.resize((WIDTH, round(taken.height * WIDTH / taken.width)), Image.Resampling.LANCZOS)
+    if first is None:
+        return taken.quantize(COLOURS, dither=Image.Dither.NONE)
+    frame = Image.new("RGB", first.size, "white")
+    frame.paste(taken)
+    return frame.quantize(palette=first, dither=Image.Dither.NONE)
 
 
 async def order(url: str) -> None:

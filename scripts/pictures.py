@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import httpx2 as httpx
@@ -188,11 +189,19 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             for name in options.names or PICTURES:
                 take(browser.new_page(viewport=SIZE, base_url=url, color_scheme="light"), name, options.into)
-            if not options.names:
-                animate(browser, url, Path(directory), options.into / "pace.gif")
             browser.close()
         if not options.names:
             plan(Path(directory), options.into)
+    if not options.names:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            served(Path(directory)) as url,
+            sync_playwright() as playwright,
+        ):
+            browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            past = partial(seed, Path(directory) / "paceline.db")
+            animate(browser, url, Path(directory), past, options.into / "pace.gif")
+            browser.close()
 
 
 def take(page: Page, name: str, folder: Path) -> None:
