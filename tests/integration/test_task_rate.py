@@ -14,6 +14,7 @@ import pytest
 from paceline import Tasks
 from paceline.downstream.directory import Downstreams
 from paceline.downstream.stores import open_directory
+from paceline.server.flow import sliding_peaks
 from paceline.testing import eventually
 from tests.effort import is_thorough
 from tests.integration.rated_process import LIMIT
@@ -39,6 +40,8 @@ async def test_two_workers_keep_the_rate_of_a_task_in_every_second(postgres_url:
         for number in range(ITEMS):
             await rated.options(key=f"r{number}").enqueue(number)
         begun = await asyncio.gather(*workers)
+        history = await queue.store.queue_history("RATED", timedelta(minutes=5), timedelta())
+    assert max(sliding_peaks(history.instants).values()) <= LIMIT, "as the picture shows it"
     starts = sorted(start for one in begun for start in one)
     assert len(starts) == ITEMS
     assert all(later - first >= SECOND_NS for first, later in zip(starts, starts[LIMIT:], strict=False))

@@ -175,7 +175,13 @@ class DownstreamTurn:
                 order = [slowest, *(each for each in order if each is not slowest)]
             else:
                 self._calls, self._is_entered = calls, True
-                return
+                break
+        try:
+            # A permit comes shortly before its time. What is recorded as the beginning must not be earlier than that.
+            await self._all_in_time()
+        except BaseException:
+            await self.leave()
+            raise
 
     # -- the body ------------------------------------------------------------------------------------------------
 
