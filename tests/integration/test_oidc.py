@@ -121,6 +121,52 @@ async def test_a_group_that_a_person_left_gives_them_nothing_from_the_next_check
         assert (await http.get("/admin/plans")).status_code == 401, "the session has ended"
 
 
+PLAN = {"algorithm": "token_bucket", "capacity": 1, "perSecond": 1}
+OWN = {"Origin": "http://paceline", "Sec-Fetch-Site": "same-origin"}
+TEAMS = {
+    "scopes": '{"team-a": "admin", "team-b": "view", "all": "view", "billing": "assign"}',
+    "names": '{"team-a": "team-a-* shared", "team-b": ["team-b-*"], "billing": "billing"}',
+}
+
+
+async def written(http: httpx.AsyncClient, name: str) -> int:
+    return (await http.put(f"/admin/plans/{name}", json=PLAN, headers=OWN)).status_code
+
+
+async def test_a_group_with_names_sees_and_changes_only_its_own(tmp_path: Path, provider: OpenIdProvider) -> None:
+    provider.person["groups"] = ["ops"]
+    async with browser(settings(tmp_path, provider)) as http:
+        await come_back(http)
+        for name in ("team-a-1", "team-b-1", "shared"):
+            assert await written(http, name) == 200
+    async with browser(settings(tmp_path, provider, check_seconds=0, **TEAMS)) as http:
+
+        async def seen() -> list[str]:
+            return [plan["name"] for plan in (await http.get("/admin/plans")).json()["plans"]]
+
+        provider.person["groups"] = ["team-a"]
+        await come_back(http)
+        assert await seen() == ["shared", "team-a-1"]
+        assert (await http.get("/admin/plans/team-b-1")).status_code == 403
+        assert (await written(http, "team-b-1"), await written(http, "team-a-2")) == (403, 200)
+        provider.person["groups"] = ["team-a", "team-b"]
+        assert await seen() == ["shared", "team-a-1", "team-a-2", "team-b-1"]
+        assert await written(http, "team-a-3") == 403, "one of the teams may only view"
+        provider.person["groups"] = ["team-a", "all"]
+        assert await seen() == ["shared", "team-a-1", "team-a-2"], "a group without names lifts no bound"
+        assert await written(http, "team-a-3") == 200
+        provider.person["groups"] = ["all"]
+        assert await seen() == ["shared", "team-a-1", "team-a-2", "team-a-3", "team-b-1"]
+
+
+async def test_groups_with_names_that_permit_nothing_in_common_are_told_so(
+    tmp_path: Path, provider: OpenIdProvider
+) -> None:
+    provider.person["groups"] = ["team-b", "billing"]
+    async with browser(settings(tmp_path, provider, **TEAMS)) as http:
+        assert (await come_back(http)).status_code == 403
+
+
 async def test_an_account_that_the_provider_closed_ends_its_sessions(tmp_path: Path, provider: OpenIdProvider) -> None:
     async with browser(settings(tmp_path, provider, check_seconds=0)) as http:
         assert (await come_back(http)).status_code == 200
@@ -252,6 +298,13 @@ async def test_without_a_provider_there_is_no_such_login(tmp_path: Path) -> None
             "PACELINE_OIDC_SCOPES.ops.0",
         ),
         ({"issuer": "https://login.example.com", "client_id": "x", "scopes": "ops"}, "PACELINE_OIDC_SCOPES"),
+        *(
+            (
+                {"issuer": "https://login.example.com", "client_id": "x", "scopes": SCOPES, "names": names},
+                "PACELINE_OIDC_NAMES",
+            )
+            for names in ('{"ops": ""}', '{"ops": "team-*-a"}', '{"sales": "sales-*"}')
+        ),
     ],
 )
 def test_settings_that_can_not_work_are_refused_by_name(chosen: dict[str, str], field: str) -> None:

@@ -25,6 +25,7 @@ from pydantic import (
 from paceline.durations import parse_duration
 from paceline.errors import ConfigurationError, InvalidInput
 from paceline.limits.addresses import networks
+from paceline.server.access.names import checked_names
 from paceline.slots.model import WindowPolicy
 
 SHORTEST_SECRET = 4
@@ -175,16 +176,17 @@ class HttpSettings(Section):
         return value
 
 
-def _scopes_of_groups(value: object) -> object:
-    """A group's scopes may be one name, or names with spaces between, or a list."""
+def _words_of_groups(value: object) -> object:
+    """What a group has may be one word, or words with spaces between, or a list."""
     parsed = _parsed_object(value)
     if not isinstance(parsed, dict):
         return parsed
-    return {group: scopes.split() if isinstance(scopes, str) else scopes for group, scopes in parsed.items()}
+    return {group: words.split() if isinstance(words, str) else words for group, words in parsed.items()}
 
 
 ScopeName = Literal["read", "assign", "send", "view", "operate", "admin"]
-GroupScopes = Annotated[dict[str, list[ScopeName]], BeforeValidator(_scopes_of_groups)]
+GroupScopes = Annotated[dict[str, list[ScopeName]], BeforeValidator(_words_of_groups)]
+GroupNames = Annotated[dict[str, list[str]], BeforeValidator(_words_of_groups)]
 
 
 class OidcSettings(Section):
@@ -196,6 +198,8 @@ class OidcSettings(Section):
     client_secret: SecretStr | None = Field(None, min_length=1)
     scopes: GroupScopes = Field(default_factory=dict)
     """Groups and the scopes of their members, as JSON: `{"ops": "admin", "billing": "read assign"}`."""
+    names: GroupNames = Field(default_factory=dict)
+    """Groups that see and change only what has these names, as JSON: `{"team-a": "team-a-* shared"}`."""
     groups_claim: str = Field("groups", min_length=1)
     """The claim of the ID token that has the groups."""
     request_scopes: str = "openid profile email"
@@ -203,6 +207,18 @@ class OidcSettings(Section):
     check_seconds: float = Field(60, ge=0, le=3600)
     """How long the groups that the provider reported are believed. Then it is asked again, with its refresh token; a
     login for which it gave none ends after an hour."""
+
+    @field_validator("names")
+    @classmethod
+    def _are_patterns(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        for group, patterns in value.items():
+            if not patterns:
+                raise ValueError(f"{group} has none; leave it out, and it sees every name")
+            try:
+                checked_names(patterns)
+            except InvalidInput as error:
+                raise ValueError(f"{group}: {error.problem}") from None
+        return value
 
     @field_validator("issuer")
     @classmethod

@@ -1,4 +1,4 @@
-"""Login with an organisation's account: OpenID Connect by discovery, with PKCE; groups decide the scopes."""
+"""Login with an organisation's account: OpenID Connect by discovery, with PKCE; groups decide scopes and names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from urllib.parse import urlencode
 import httpx2 as httpx
 
 from paceline.errors import PacelineError, StoreUnavailable
-from paceline.server.access.model import Person, Scope
+from paceline.server.access.model import Caller, Person, Scope, granted
+from paceline.server.access.names import EVERY_NAME, Names
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -44,10 +45,17 @@ class PendingLogin(NamedTuple):
         return cls(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48))
 
 
-class OidcProvider:
-    """A provider, by its issuer's URL. `groups` maps a group's name to the scopes of its members.
+class Group(NamedTuple):
+    """What the members of a group may do, and with what."""
 
-    provider = OidcProvider("https://login.example.com", "paceline", "secret", {"ops": frozenset({Scope.ADMIN})})
+    scopes: frozenset[Scope]
+    names: Names = EVERY_NAME
+
+
+class OidcProvider:
+    """A provider, by its issuer's URL. `groups` are those of its groups whose members may do something here, by name.
+
+    provider = OidcProvider("https://login.example.com", "paceline", "secret", {"ops": Group(frozenset({Scope.ADMIN}))})
     url = await provider.authorization_url(pending, "https://paceline.example.com/console/oidc/callback")
     person = await provider.person(pending, code, "https://paceline.example.com/console/oidc/callback")
     """
@@ -57,7 +65,7 @@ class OidcProvider:
         issuer: str,
         client_id: str,
         client_secret: str | None,
-        groups: Mapping[str, frozenset[Scope]],
+        groups: Mapping[str, Group],
         *,
         groups_claim: str = "groups",
         request_scopes: str = "openid profile email",
@@ -131,9 +139,17 @@ class OidcProvider:
             raise LoginRefused("the provider's answer is about somebody else")
         return person._replace(name=known)
 
-    def scopes(self, groups: Iterable[str]) -> frozenset[Scope]:
-        """What members of these groups may do, by the settings of now."""
-        return frozenset[Scope]().union(*(self._groups.get(group, frozenset()) for group in groups))
+    def caller(self, name: str, groups: Iterable[str]) -> Caller:
+        """What the person of this name, a member of these groups, may do by the settings of now.
+
+        Whoever is in a group with names sees the names of such groups only, and may do there what all of those groups
+        permit: none gives a scope over another's names. Groups without names give their scopes, and lift no bound.
+        """
+        known = [self._groups[group] for group in groups if group in self._groups]
+        bound = {group.scopes for group in known if group.names}
+        common = frozenset.intersection(*map(granted, bound)) if len(bound) > 1 else frozenset[Scope]().union(*bound)
+        patterns = dict.fromkeys(pattern for group in known for pattern in group.names.patterns)
+        return Caller(name, common.union(*(group.scopes for group in known if not group.names)), Names(tuple(patterns)))
 
     async def _token(self, form: dict[str, str]) -> dict[str, Any]:
         form["client_id"] = self._client_id
@@ -145,8 +161,11 @@ class OidcProvider:
         groups = claims.get(self._groups_claim) or []
         groups = (groups,) if isinstance(groups, str) else tuple(str(group) for group in groups)
         name = str(claims.get("preferred_username") or claims.get("email") or claims["sub"])
-        if not self.scopes(groups):
-            raise LoginRefused(f"no group of {name} has a scope here; PACELINE_OIDC_SCOPES maps groups to scopes")
+        if not self.caller(name, groups).scopes:
+            raise LoginRefused(
+                f"no group of {name} has a scope here, or those with names have none in common; "
+                "PACELINE_OIDC_SCOPES maps groups to scopes"
+            )
         # People choose what they are called; only issuer and subject identify an account.
         account = hashlib.sha256(f"{self._issuer}\n{claims['sub']}".encode()).hexdigest()[:8]
         readable = re.sub(r"[^A-Za-z0-9._@+-]", "_", name)[:50]

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 from paceline.dispatch.encryption import Encryption
 from paceline.errors import NotFound, PacelineError, StoreUnavailable
 from paceline.server.access.authenticator import Authenticator
-from paceline.server.access.model import ANYONE, Caller, Person, Scope, Token, digest
+from paceline.server.access.model import ANYONE, Caller, Person, Token, digest
 from paceline.server.access.ports import NewSession, Session, SessionStore
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ ID_LENGTH = 12
 class PeopleProvider(Protocol):
     """Who people are, by an identity provider."""
 
-    def scopes(self, groups: Iterable[str]) -> frozenset[Scope]:
-        """What members of these groups may do, by the settings of now."""
+    def caller(self, name: str, groups: Iterable[str]) -> Caller:
+        """What the person of this name, a member of these groups, may do by the settings of now."""
         ...
 
     async def renewed(self, known: str, renewal: str) -> Person:
@@ -104,7 +104,7 @@ class Sessions:
                 None if person.renewal is None else _encryption(secret).encrypt(person.renewal, person.name),
             )
         )
-        return Login(Caller(person.name, self._scopes(groups)), session.expires_at, secret)
+        return Login(self._caller(person.name, groups), session.expires_at, secret)
 
     async def find(self, secret: str) -> Login | None:
         """The login with this session's secret; None if there is none.
@@ -143,11 +143,11 @@ class Sessions:
                 groups = json.dumps(person.groups)
                 renewal = _encryption(secret).encrypt(person.renewal or renewal, session.caller)
                 await self._store.renew(session.digest, _person_seal(secret, session.caller, groups), groups, renewal)
-        scopes = self._scopes(groups)
-        return Login(Caller(session.caller, scopes), session.expires_at) if scopes else None
+        caller = self._caller(session.caller, groups)
+        return Login(caller, session.expires_at) if caller.scopes else None
 
-    def _scopes(self, groups: str) -> frozenset[Scope]:
-        return frozenset() if self._people is None else self._people.scopes(json.loads(groups))
+    def _caller(self, name: str, groups: str) -> Caller:
+        return Caller(name, frozenset()) if self._people is None else self._people.caller(name, json.loads(groups))
 
     async def all(self) -> list[Session]:
         """The open sessions, the newest first."""

@@ -11,6 +11,7 @@ from paceline.errors import ConfigurationError
 from paceline.extras import require
 from paceline.server.access.authenticator import Authenticator
 from paceline.server.access.model import Scope, Token, digest
+from paceline.server.access.names import Names
 from paceline.server.access.ports import TokenStore
 from paceline.server.access.sessions import Sessions
 from paceline.server.access.stores.sql import SqlAccessStore
@@ -61,15 +62,20 @@ def oidc_provider(settings: Settings) -> OidcProvider | None:
         raise ConfigurationError(
             spelled("oidc", "scopes"), 'is required with an issuer: which group may do what, as {"ops": "admin"}'
         )
+    if unknown := sorted(chosen.names.keys() - chosen.scopes.keys()):
+        raise ConfigurationError(spelled("oidc", "names"), f"{unknown[0]} has no scopes; name them in scopes")
     require("OpenID Connect", "oidc")
     # Imported here: the library is an extra.
-    from paceline.server.access.oidc import OidcProvider
+    from paceline.server.access.oidc import Group, OidcProvider
 
     return OidcProvider(
         chosen.issuer,
         chosen.client_id,
         None if chosen.client_secret is None else chosen.client_secret.get_secret_value(),
-        {group: frozenset(Scope(scope) for scope in scopes) for group, scopes in chosen.scopes.items()},
+        {
+            group: Group(frozenset(map(Scope, scopes)), Names(tuple(chosen.names.get(group, ()))))
+            for group, scopes in chosen.scopes.items()
+        },
         groups_claim=chosen.groups_claim,
         request_scopes=chosen.request_scopes,
     )
