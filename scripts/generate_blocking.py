@@ -162,7 +162,7 @@ FACADES = (
 
     with BlockingSlotScheduler("sqlite:///slots.db") as slots:
         slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
-        slot = slots.assign("pay-123", "default", "2027-03-01T16:00:00Z")
+        slot = slots.assign("order-123", "default", "2027-03-01T16:00:00Z")
 
 Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.""",
                 left_out=("open", "close", "assign_stream"),

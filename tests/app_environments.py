@@ -6,11 +6,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-Python = Callable[..., "subprocess.CompletedProcess[str]"]
+MAIN = "from paceline.__main__ import main\nmain()"
+"""The command `paceline`, as a script."""
 
 START = """
 import sys
@@ -19,9 +21,25 @@ sys.argv[:] = {arguments!r}
 """
 
 
+class Python(NamedTuple):
+    """The interpreter of an environment; called, it runs a script with arguments to its end."""
+
+    folder: Path
+    paths: list[str]
+
+    def __call__(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(script, *arguments)
+        return subprocess.run(command, cwd=self.folder, env={}, capture_output=True, text=True, check=False)
+
+    def command(self, script: str, *arguments: str) -> list[str]:
+        """A command line that runs a script."""
+        start = START.format(paths=self.paths, arguments=["paceline", *arguments])
+        return [sys.executable, "-I", "-S", "-c", f"{start}\n{script}"]
+
+
 def environment(folder: Path, *apps: str, own: Mapping[str, str] | None = None) -> Python:
-    """A function that runs a script, with arguments, in a process that has these applications of this repository, and
-    `own` ones: each a name, and the `module:attribute` of its `App`, whose modules are in the folder."""
+    """An interpreter that has these applications of this repository, and `own` ones: each a name, and the
+    `module:attribute` of its `App`, whose modules are in the folder."""
     packages = folder / "packages"
     packages.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
@@ -34,12 +52,7 @@ def environment(folder: Path, *apps: str, own: Mapping[str, str] | None = None) 
     if own:
         _install(packages, "own_apps", own)
 
-    def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        start = START.format(paths=paths, arguments=["paceline", *arguments])
-        command = [sys.executable, "-I", "-S", "-c", f"{start}\n{script}"]
-        return subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=False)
-
-    return run
+    return Python(folder, paths)
 
 
 def _install(packages: Path, name: str, entries: Mapping[str, str]) -> None:

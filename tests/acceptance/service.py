@@ -59,11 +59,15 @@ class Service:
     def log(self) -> str:
         return (self.directory / "service.log").read_text()
 
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of `paceline` with arguments."""
+        return command(*arguments)
+
     def start(self) -> Service:
         """Returns when the service has logged where it listens."""
         with (self.directory / "service.log").open("a") as log:
             self._process = subprocess.Popen(
-                command("serve", "--port", "0", *self._arguments),
+                self.command("serve", "--port", "0", *self._arguments),
                 cwd=self.directory,
                 env=environment(**self._environment),
                 stdout=subprocess.PIPE,

@@ -40,7 +40,7 @@ def test_the_default_config_is_ready(http: httpx.Client) -> None:
 
 def test_the_announced_curl_works(service: Service) -> None:
     slot = shell("\n".join(line.replace("curl ", "curl -s ") for line in service.announced[2:]))
-    assert slot["eventId"] == "pay-123"
+    assert slot["eventId"] == "order-123"
     assert slot["existing"] is False
 
 

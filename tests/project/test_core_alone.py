@@ -175,7 +175,9 @@ def test_the_extras_that_bring_the_queue_are_those_of_the_project() -> None:
     assert with_queue - {"all"} == WITH_QUEUE <= set(MODULES)
 
 
-APPLICATIONS = re.compile(r"(?i)\b(payments?|payees?|payers?|ibans?|pain\.?001|camt|sms|paceline_(payments|sms))\b")
+APPLICATIONS = re.compile(
+    r"(?i)\b(payments?|payees?|payers?|ibans?|pain\.?001|camt|sms|pay-\d+|paceline_(payments|sms))\b"
+)
 ALLOWED = {"extras.py": 3, "server/console/files.py": 1}
 """Lines that may have such a word: the extras that install the applications, and the browser's feature `payment=()`."""
 

@@ -44,7 +44,7 @@ class BlockingSlotScheduler(BackgroundScheduler):
 
         with BlockingSlotScheduler("sqlite:///slots.db") as slots:
             slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
-            slot = slots.assign("pay-123", "default", "2027-03-01T16:00:00Z")
+            slot = slots.assign("order-123", "default", "2027-03-01T16:00:00Z")
 
     Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.
     """
@@ -137,7 +137,7 @@ class BlockingSlotScheduler(BackgroundScheduler):
         """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now.
 
         Under several configs, up to 8, the slot lies in one open window with room of each, and is charged in all of
-        them or in none: `slots.assign("pay-1", ["bank", "merchant-7"], at)`.
+        them or in none: `slots.assign("order-1", ["bank", "merchant-7"], at)`.
 
         Raises:
             InvalidInput: the id, a name or the time is wrong.

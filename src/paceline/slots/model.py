@@ -191,7 +191,7 @@ class PolicyVersion:
 class SlotRequest(NamedTuple):
     """A request for a slot. Build it with `SlotRequest.of`, which validates.
 
-    SlotRequest.of("pay-1", "2027-03-01T16:00:00Z")
+    SlotRequest.of("order-1", "2027-03-01T16:00:00Z")
     """
 
     event_id: str
@@ -258,7 +258,7 @@ class SlotWindow(NamedTuple):
 class AssignedSlot(NamedTuple):
     """A booked time. Times are kept as epoch milliseconds; the properties return datetimes.
 
-    slot = await slots.assign("pay-1", "default", "2027-03-01T16:00:00Z")
+    slot = await slots.assign("order-1", "default", "2027-03-01T16:00:00Z")
     slot.scheduled_time, slot.delay
     """
 

@@ -317,7 +317,7 @@ class SlotScheduler(SlotMaintenance):
         """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now.
 
         Under several configs, up to 8, the slot lies in one open window with room of each, and is charged in all of
-        them or in none: `await slots.assign("pay-1", ["bank", "merchant-7"], at)`.
+        them or in none: `await slots.assign("order-1", ["bank", "merchant-7"], at)`.
 
         Raises:
             InvalidInput: the id, a name or the time is wrong.

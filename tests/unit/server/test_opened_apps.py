@@ -9,9 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.app_environments import environment
+from tests.app_environments import MAIN, ROOT, environment
 
-MAIN = "from paceline.__main__ import main\nmain()"
 INVOICES = """
 from contextlib import asynccontextmanager
 
@@ -170,6 +169,20 @@ def test_without_applications_the_service_starts_and_has_none_of_their_parts(tmp
     assert python(MAIN, "doctor").returncode == 0
     assert python(MAIN, "prune", "--before", "P30D").returncode == 0
     assert python(MAIN, "slots", "assign", "--event", "one", "--at", "2030-01-01T00:00:00Z").returncode == 0
+
+
+def test_without_applications_each_of_their_routes_and_scripts_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "none").mkdir()
+    none, every = environment(tmp_path / "none"), environment(tmp_path / "all", "payments", "sms")
+    alone, with_all = (
+        json.loads(ask(python, "/openapi.json")["/openapi.json"][1])["paths"] for python in (none, every)
+    )
+    routes = [path.replace("{", "").replace("}", "") for path in with_all if path not in alone]
+    scripts = [f"/console/{script.name}" for script in ROOT.glob("apps/*/src/*/service/console/*.js")]
+    assert len(routes) > 10
+    assert {"/console/payments.js", "/console/messages.js"} <= {*scripts}
+    assert {path: status for path, (status, _) in ask(none, *routes, *scripts).items() if status != 404} == {}
 
 
 def test_payments_need_no_sms(tmp_path: Path) -> None:

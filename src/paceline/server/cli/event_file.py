@@ -99,7 +99,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise InvalidInput("line", "is not valid JSON") from None
     if not isinstance(value, dict):
-        raise InvalidInput("line", 'must be an object such as {"eventId": "pay-1", "requestedTime": "…"}')
+        raise InvalidInput("line", 'must be an object such as {"eventId": "order-1", "requestedTime": "…"}')
     return value
 
 

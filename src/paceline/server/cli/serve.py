@@ -209,7 +209,7 @@ def _announce(listening: socket.socket, grpc_port: int | None) -> None:
         f"paceline is listening on {url}",
         "try it:",
         f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\",
-        f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''',
+        f'''    -d '{{"eventId": "order-123", "configName": "default", "requestedTime": "{soon}"}}\'''',
     ]
     if grpc_port is not None:
         lines.append(f"Envoy's rate limit service is on {shown}:{grpc_port} (gRPC)")

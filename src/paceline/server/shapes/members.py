@@ -19,7 +19,7 @@ EVENT_ID: dict[str, Any] = {
     "pattern": PLAIN,
     "description": "Your name for the event: 1 to 255 characters, none of them a control character or a line separator."
     " The same id always gets the same slot.",
-    "example": "pay-123",
+    "example": "order-123",
 }
 CONFIG_NAME: dict[str, Any] = {
     "type": "string",

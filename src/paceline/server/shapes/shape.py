@@ -44,7 +44,7 @@ Instant = Annotated[str, BeforeValidator(_as_text)]
 class Shape(BaseModel):
     """One JSON object. `event_id` in Python is `eventId` in JSON; unknown members are rejected.
 
-    request = SlotRequest.parse({"eventId": "pay-1", "requestedTime": "2027-03-01T16:00:00Z"})
+    request = SlotRequest.parse({"eventId": "order-1", "requestedTime": "2027-03-01T16:00:00Z"})
     request.event_id
     """
 

@@ -10,7 +10,7 @@ const SHOWN = 12 // windows that were passed over, one by one
 /** A card, and how an event is looked up in it. */
 export function slotDetail(shell, wanted, event, query) {
   const found = h('div')
-  const id = input({name: 'event', required: true, maxlength: 255, value: event, placeholder: 'pay-123'})
+  const id = input({name: 'event', required: true, maxlength: 255, value: event, placeholder: 'order-123'})
 
   async function cancel(slot) {
     const effect = `${slot.eventId} loses its time; the room is free for the next caller at once.`
