@@ -20,6 +20,7 @@ from tests.contracts.queue.items import dead_letter
 __all__ = ["browser", "chromium", "page", "window"]
 
 WAITING = 120
+GB = "GB29NWBK60161331926819"
 TOO_WIDE = """[...document.querySelectorAll('body *')]
     .filter(each => each.closest('.tile') === each && each.scrollWidth > each.clientWidth
         || !each.closest('.scroll, nav, .unseen, .skip') && each.getBoundingClientRect().right > innerWidth + 1)
@@ -82,6 +83,25 @@ def test_open_problems_lead_to_their_rows(page: Page, console: Console) -> None:
     expect(problem).to_contain_text("Dead letters")
     problem.get_by_role("link", name="2 of PAY").click()
     expect(page.get_by_role("table", name="Items of PAY")).to_contain_text("also-broken")
+
+
+def test_a_queue_that_is_paused_is_a_problem_at_once_and_has_no_end(page: Page, console: Console) -> None:
+    parties = {"payer": {"name": "A", "iban": "DE89370400440532013000"}, "payee": {"name": "B", "iban": GB}}
+    payment = {"paymentId": "held", "amount": "1.00", "currency": "EUR", **parties}
+    with console.api() as http:
+        assert http.patch("/admin/dispatch/PAYMENT", json={"enabled": False}).status_code == 200
+        soon = (datetime.now(UTC) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert http.post("/api/v1/payments", json=payment | {"executeAt": soon}).status_code == 202
+        page.goto("/#/now")
+        problem = page.get_by_role("listitem").filter(has_text="Paused")
+        expect(problem).to_contain_text("PAYMENT: 1 is due", timeout=30_000)
+        problem.get_by_role("link", name="PAYMENT").click()
+        says = page.locator("figure.flow .flow-says")
+        expect(says).to_contain_text("and nothing moves")
+        # An application's limit is of its calls; how many items began in a second is no part of it.
+        expect(says).to_contain_text("calls per second")
+        expect(says).not_to_contain_text("peak")
+        assert http.patch("/admin/dispatch/PAYMENT", json={"enabled": True}).status_code == 200
 
 
 def test_marks_name_who_changed_the_limit(page: Page, console: Console) -> None:

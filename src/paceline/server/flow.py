@@ -103,7 +103,7 @@ class Flow:
     """What waits, by the second that it is due, within a day; what is late is not in it."""
     done_by: datetime | None
     """When the last of what is due within a day will have begun, at the limit, or else at the present pace; None if
-    nothing moves."""
+    nothing moves, or the queue is paused."""
 
     @property
     def due(self) -> Line:
@@ -316,7 +316,8 @@ class Flows:
         if config.rate is not None:
             limit, limit_by = float(parse_rate(config.rate).per_second), LimitBy.RATE
         read = partial(self._read, item_type, limit, limit_by)
-        return await self._reads.get(("queue", item_type, limit), read)
+        flow = await self._reads.get(("queue", item_type, limit), read)
+        return flow if config.enabled or not flow.waiting else replace(flow, done_by=None)
 
     async def config(self, version: PolicyVersion) -> Flow:
         """The flow of a config.

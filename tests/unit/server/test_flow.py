@@ -211,6 +211,17 @@ async def test_the_limit_is_the_rate_of_the_item_type() -> None:
         await flows.queue("NOTHING")
 
 
+async def test_a_paused_queue_has_no_end_while_something_waits() -> None:
+    history = History()
+    await history.store.configure(DispatchConfig(item_type=TYPE, rate="2/second", enabled=False))
+    assert (await flows_of(history).queue(TYPE)).done_by is not None
+    await history.arrive(10, 0)
+    flows = flows_of(history)
+    assert (await flows.queue(TYPE)).done_by is None
+    await history.store.configure(DispatchConfig(item_type=TYPE, rate="2/second"))
+    assert (await flows.queue(TYPE)).done_by is not None
+
+
 async def test_the_peak_of_a_rate_is_of_what_began_however_its_ends_are_written() -> None:
     history = History()
     await history.store.configure(DispatchConfig(item_type=TYPE, rate="2/second"))

@@ -82,7 +82,9 @@ class FlowNow(Shape):
     peak: Annotated[int, Field(description="The most that began in any sliding second.")]
     done_by: Annotated[
         Instant | None,
-        Field(description="When the last of what is due within a day will have begun; null if nothing moves."),
+        Field(
+            description="When the last of what is due within a day will have begun; null if nothing moves, or paused."
+        ),
     ]
 
     @classmethod

@@ -106,12 +106,18 @@ function ofQueue(flow) {
     flow.waiting ? [h('b', {}, `${count(flow.waiting)} wait`), late, end] : 'nothing waits',
     flow.running ? ` · ${count(flow.running)} run` : '',
     ` · ${count(flow.done)} done in the last minute`,
-    flow.limit === null
-      ? ` · peak ${count(flow.peak)} per second`
-      : [' · peak ', h('b', {}, `${count(flow.peak)} of ${each(flow.limit)}`), ' per second in 24 h'],
+    paceOf(flow),
     flow.unknown ? [' · ', link(flow, 'UNKNOWN', `${count(flow.unknown)} of unknown effect`)] : '',
     flow.dead ? [' · ', link(flow, 'DEAD_LETTER', `${count(flow.dead)} dead letters`)] : '',
   ]
+}
+
+/** The peak under the limit, if it is what begins that is limited. An application limits its calls: what has begun may
+ *  wait for one. */
+const paceOf = ({limit, limitBy, peak}) => {
+  if (limit === null) return ` · peak ${count(peak)} per second`
+  if (limitBy === 'application') return [' · at most ', h('b', {}, each(limit)), ' calls per second']
+  return [' · peak ', h('b', {}, `${count(peak)} of ${each(limit)}`), ' per second in 24 h']
 }
 
 const link = (flow, status, words) => h('a', {href: address('dispatch', flow.name, {status})}, words)
@@ -176,7 +182,10 @@ const legend = flow =>
     ['flow-arrived', 'arrived'],
     ['flow-done', 'done'],
     ['flow-due', 'due'],
-    flow.limit !== null && ['flow-limit', `limit ${each(flow.limit)} per second`],
+    flow.limit !== null && [
+      'flow-limit',
+      `limit ${each(flow.limit)} ${flow.limitBy === 'application' ? 'calls ' : ''}per second`,
+    ],
   ]
     .filter(Boolean)
     .map(([kind, words]) => [h('i', {class: kind}), `${words} `])

@@ -103,7 +103,12 @@ function stateOf({checks, queues}, shell) {
 }
 
 const away = ({name, status, data}) =>
-  status === 'UP' ? [] : [[badge(name, 'wrong'), ` can’t do its job: ${data?.reason ?? 'it does not answer'}`]]
+  status === 'UP'
+    ? []
+    : [[badge(name, 'wrong'), ` can’t do its job: ${REASONS[data?.reason] ?? data?.reason ?? 'it does not answer'}`]]
+
+/** What reasons mean, by the classes that name them. */
+const REASONS = {BreakerOpen: 'its calls failed, so none leaves until it answers again'}
 
 /** What is wrong with a queue. Its link leads to the rows, and to the switch. */
 function open({itemType, enabled, attended, depth, late, oldestReadyAgeSecs: age}, shell) {
@@ -111,16 +116,11 @@ function open({itemType, enabled, attended, depth, late, oldestReadyAgeSecs: age
   const to = (words, query) =>
     shell.may('view') ? link(words, 'dispatch', itemType, ...(query ? [query] : [])) : words
   return [
-    waits && !attended && enabled && [badge('Nobody works', 'wrong'), ' on ', to(itemType), `: ${count(late)} are due`],
-    waits && !enabled && [badge('Paused', 'warn'), ' ', to(itemType), `: ${count(late)} are due`],
+    waits && !attended && enabled && [badge('Nobody works', 'wrong'), ' on ', to(itemType), `: ${areDue(late)}`],
+    late > 0 && !enabled && [badge('Paused', 'warn'), ' ', to(itemType), `: ${areDue(late)}`],
     waits &&
       attended &&
-      enabled && [
-        badge('Late', 'warn'),
-        ' ',
-        to(itemType),
-        `: ${count(late)} are due, the first for ${span(age * 1000)}`,
-      ],
+      enabled && [badge('Late', 'warn'), ' ', to(itemType), `: ${areDue(late)}, the first for ${span(age * 1000)}`],
     depth.UNKNOWN && [
       badge('Unknown', 'wrong'),
       ' ',
@@ -135,6 +135,8 @@ function open({itemType, enabled, attended, depth, late, oldestReadyAgeSecs: age
     ],
   ].filter(Boolean)
 }
+
+const areDue = late => `${count(late)} ${late === 1 ? 'is' : 'are'} due`
 
 const dependency = check =>
   h(
