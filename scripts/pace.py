@@ -7,8 +7,6 @@ import io
 import random
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from PIL import Image
@@ -25,16 +23,19 @@ tasks = Tasks("sqlite:///paceline.db")
 @tasks.task(rate="50/second")
 async def order() -> None: ...
 """
-CUSTOMERS = [max(0, round(random.Random(second).gauss(34, 25))) for second in range(300)]
-CUSTOMERS[60] = 900
+PAST_SECONDS = 280
+"""As many as the picture shows."""
+CUSTOMERS = [max(0, round(random.Random(second).gauss(34, 25))) for second in range(PAST_SECONDS + 120)]
+CUSTOMERS[150] = CUSTOMERS[PAST_SECONDS + 20] = 900
 """Orders per second: ragged, and a feed at once."""
 FRAMES, SECONDS, FASTER = 40, 2.0, 10
 """So many pictures, one every two seconds, played ten times as fast."""
 WIDTH, COLOURS = 860, 48
 
 
-def animate(browser: Browser, url: str, directory: Path, seed: Callable[[], None], path: Path) -> None:
-    """Takes pictures of *Now*, from the service at `url` whose database is in the directory. `seed` gives it a past."""
+def animate(browser: Browser, url: str, directory: Path, path: Path) -> None:
+    """Takes pictures of *Now*, from the service at `url` whose database is in the directory. What they show, happens:
+    for six minutes."""
     (directory / "orders.py").write_text(PROGRAM)
     worker = [sys.executable, "-m", "paceline", "worker", "orders:tasks"]
     customers = [sys.executable, str(Path(__file__).resolve()), f"sqlite:///{directory / 'paceline.db'}"]
@@ -47,9 +48,7 @@ def animate(browser: Browser, url: str, directory: Path, seed: Callable[[], None
             page.goto("/#/now")
             picture = page.locator("figure.flow").first
             expect(picture).to_be_visible(timeout=60_000)  # the worker is at work
-            with ThreadPoolExecutor(1) as beside:  # this thread has Playwright's loop
-                beside.submit(seed).result()
-            page.wait_for_timeout(15_000)
+            page.wait_for_timeout(PAST_SECONDS * 1000)
             frames: list[Image.Image] = []
             for _ in range(FRAMES):
                 frames.append(_small(picture.screenshot(), frames[0] if frames else None))

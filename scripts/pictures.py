@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import httpx2 as httpx
@@ -199,8 +198,7 @@ def main() -> None:
             sync_playwright() as playwright,
         ):
             browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-            past = partial(seed, Path(directory) / "paceline.db")
-            animate(browser, url, Path(directory), past, options.into / "pace.gif")
+            animate(browser, url, Path(directory), options.into / "pace.gif")
             browser.close()
 
 

@@ -28,7 +28,7 @@ PER_MINUTE = {
     "dispatch.stores.periodic.tasks": 12,
     "dispatch.stores.workers.beat": 12,
     "paceline_sms.stores.item_statements.expire": 12,
-    "downstream.stores.sql_states.SqlStateStore._read": 7,  # the breaker of the bank, for its metric
+    "downstream.stores.sql_states.SqlStateStore._read": 12,  # the breaker of the bank, for its metrics
     "sql.schema.now": 12,  # whether the database takes writes, and the clock of the numbers
 }
 """How often an idle process may run these on the database."""
