@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def test_a_result_that_can_t_be_written_is_a_failure_in_one_line(
     tmp_path: Path, arguments: str, redirection: str, unbuffered: str, problem: str
 ) -> None:
     ended = redirected(tmp_path, redirection, *arguments.split(), unbuffered=unbuffered, **IN_MEMORY)
-    assert ended == (1, f"paceline: standard output can't be written: {problem}\n")
+    said = f"standard output can't be written: {problem}"
+    line = json.dumps({"error": said}) if "--json" in arguments else f"paceline: {said}"
+    assert ended == (1, f"{line}\n")
 
 
 @pytest.mark.parametrize(
