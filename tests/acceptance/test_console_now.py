@@ -6,9 +6,10 @@ import asyncio
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from paceline import DispatchQueue
 from tests.acceptance.console_axe import require_axe, violations
@@ -94,14 +95,60 @@ def test_a_queue_that_is_paused_is_a_problem_at_once_and_has_no_end(page: Page, 
         assert http.post("/api/v1/payments", json=payment | {"executeAt": soon}).status_code == 202
         page.goto("/#/now")
         problem = page.get_by_role("listitem").filter(has_text="Paused")
-        expect(problem).to_contain_text("PAYMENT: 1 is due", timeout=30_000)
+        expect(problem).to_contain_text("PAYMENT: 1 is due, and none starts", timeout=30_000)
         problem.get_by_role("link", name="PAYMENT").click()
         says = page.locator("figure.flow .flow-says")
         expect(says).to_contain_text("and nothing moves")
         # An application's limit is of its calls; how many items began in a second is no part of it.
         expect(says).to_contain_text("calls per second")
         expect(says).not_to_contain_text("peak")
-        assert http.patch("/admin/dispatch/PAYMENT", json={"enabled": True}).status_code == 200
+        page.goto("/#/now")
+        problem.get_by_role("button", name="Start dispatching PAYMENT").click()
+        page.get_by_role("dialog").get_by_role("button", name="Start it").click()
+        expect(problem).to_have_count(0, timeout=30_000)
+        assert http.get("/admin/dispatch/PAYMENT").json()["enabled"] is True
+
+
+def test_no_end_is_foretold_while_the_breaker_of_an_application_is_open(page: Page, console: Console) -> None:
+    down: list[Any] = [{"name": "downstream", "status": "DOWN", "data": {"reason": "BreakerOpen"}}]
+    in_a_minute = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+    checks: list[list[Any]] = []
+
+    def overview(route: Route) -> None:
+        parts = route.fetch().json()
+        flow = parts["flow"] | {"limitBy": "application", "waiting": 7, "late": 0, "doneBy": in_a_minute}
+        route.fulfill(json=parts | {"flow": flow, "checks": checks[-1]})
+
+    page.route("**/console/stream*", lambda route: route.fulfill(content_type="text/event-stream", body=""))
+    page.route("**/console/overview", overview)
+    says = page.locator("figure.flow .flow-says")
+    for check, said in (([], "the last begins by"), (down, "and nothing moves")):
+        checks.append(check)
+        page.goto("/#/limits")
+        page.goto("/#/now")
+        expect(says).to_contain_text(said)
+    page.unroute("**/console/overview")
+    page.unroute("**/console/stream*")
+
+
+def test_what_is_late_and_on_its_way_is_not_called_well(page: Page, console: Console) -> None:
+    late = {"itemType": "ORDER", "enabled": True, "attended": True, "depth": {"READY": 3}, "late": 3}
+    ages: list[int | None] = []
+
+    def overview(route: Route) -> None:
+        queue = late | {"oldestReadyAgeSecs": ages[-1]}
+        route.fulfill(json=route.fetch().json() | {"queues": [queue], "checks": []})
+
+    page.route("**/console/stream*", lambda route: route.fulfill(content_type="text/event-stream", body=""))
+    page.route("**/console/overview", overview)
+    state = page.locator(".state")
+    for age, said in ((27, "Catching up ORDER (3 are due, 27 s late)"), (None, "All is well")):
+        ages.append(age)
+        page.goto("/#/limits")
+        page.goto("/#/now")
+        expect(state).to_have_text(said)
+    page.unroute("**/console/overview")
+    page.unroute("**/console/stream*")
 
 
 def test_marks_name_who_changed_the_limit(page: Page, console: Console) -> None:

@@ -46,7 +46,7 @@ def test_a_generated_client_books_a_slot(service: Service, language: str, tmp_pa
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", describe + build],
         cwd=tmp_path,
-        env=os.environ | {"PACELINE_TOKEN": TOKEN},
+        env=os.environ | {"PACELINE_API_TOKEN": TOKEN},
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

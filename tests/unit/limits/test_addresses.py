@@ -85,7 +85,8 @@ def test_a_peer_without_an_address_is_believed() -> None:
 
 
 def test_an_ipv6_subscriber_has_one_key() -> None:
-    assert block(ip_address("192.0.2.1"), 64) == "192.0.2.1"
-    assert block(ip_address("2001:db8::1"), 128) == "2001:db8::1"
-    assert block(ip_address("2001:db8::1"), 64) == block(ip_address("2001:db8::ffff"), 64) == "2001:db8::/64"
-    assert block(ip_address("2001:db8:0:1::1"), 64) != block(ip_address("2001:db8::1"), 64)
+    assert block(ip_address("192.0.2.1"), ipv6_prefix=64) == "192.0.2.1"
+    assert block(ip_address("2001:db8::1"), ipv6_prefix=128) == "2001:db8::1"
+    for end in ("1", "ffff"):
+        assert block(ip_address(f"2001:db8::{end}"), ipv6_prefix=64) == "2001:db8::/64"
+    assert block(ip_address("2001:db8:0:1::1"), ipv6_prefix=64) != block(ip_address("2001:db8::1"), ipv6_prefix=64)

@@ -1,9 +1,8 @@
 // Make it run then, once: the queues, their kill switches, their items and their dead letters.
 
 import {address} from './address.js'
-import {query as asQuery, call, path} from './api.js'
-import {agreed} from './dialog.js'
-import {badge, button, h, link, show, update} from './dom.js'
+import {query as asQuery} from './api.js'
+import {badge, h, link, show, update} from './dom.js'
 import {flowPicture} from './flow_picture.js'
 import {itemView} from './item.js'
 import {listView} from './items.js'
@@ -11,6 +10,7 @@ import {laneView} from './lanes.js'
 import {LimitTrial} from './limit_trial.js'
 import {queueRate} from './limits_tried.js'
 import {BASE, STATUSES, status} from './queue.js'
+import {queueSwitch} from './queue_switch.js'
 import {count, span} from './words.js'
 
 export const dispatch = {
@@ -29,35 +29,12 @@ export const dispatch = {
           ? laneView(body, shell, type)
           : listView(body, shell, type, filtered)
 
-    async function turn(config) {
-      const stop = config.enabled
-      const text = stop
-        ? 'Nothing of this type is started any more, on any node, from the next cycle on. What runs goes on; what waits, waits.'
-        : 'Items whose time has come are started from the next cycle on, by their limits.'
-      if (
-        !(await agreed(
-          `${stop ? 'Stop' : 'Start'} dispatching ${config.itemType}?`,
-          text,
-          stop ? 'Stop it' : 'Start it',
-          {kind: stop ? 'danger' : 'main'},
-        ))
-      )
-        return
-      await shell.attempt(
-        () => call('PATCH', path(BASE, config.itemType), {enabled: !stop}),
-        `${config.itemType} is ${stop ? 'stopped' : 'running'}.`,
-      )
-      shell.refresh()
-    }
-
     async function showTypes(known) {
       const {itemTypes, stats} = await known
       update(
         types,
         itemTypes.length
-          ? itemTypes.map((config, n) =>
-              tile(config, stats[n], config.itemType === type, turn, shell.missing('operate')),
-            )
+          ? itemTypes.map((config, n) => tile(config, stats[n], config.itemType === type, shell))
           : h(
               'p',
               {class: 'empty'},
@@ -94,7 +71,7 @@ export const dispatch = {
   },
 }
 
-function tile(config, stats, active, turn, missing) {
+function tile(config, stats, active, shell) {
   const late = stats.oldestReadyAgeSecs
   return h(
     'div',
@@ -128,11 +105,6 @@ function tile(config, stats, active, turn, missing) {
       `${count(stats.held)} held · ${count(stats.inFlight)} run · ${count(stats.workers)} ${stats.workers === 1 ? 'worker' : 'workers'}`,
     ),
     h('small', {}, late === null ? 'nothing is late' : `${count(stats.late)} late, the first by ${span(late * 1000)}`),
-    button(config.enabled ? 'Stop dispatching' : 'Start dispatching', () => turn(config), {
-      kind: config.enabled ? 'danger' : 'main',
-      missing,
-      'aria-label': `${config.enabled ? 'Stop' : 'Start'} dispatching ${config.itemType}`,
-      'data-key': `${config.itemType} switch`,
-    }),
+    queueSwitch(config, shell),
   )
 }

@@ -7,6 +7,7 @@ import {flowPicture} from './flow_picture.js'
 import {LimitTrial} from './limit_trial.js'
 import {queueRate} from './limits_tried.js'
 import {NUMBERS} from './places.js'
+import {queueSwitch} from './queue_switch.js'
 import {count, moment, rate, span} from './words.js'
 
 const DEPTHS = ['READY', 'CLAIMED', 'DISPATCHED']
@@ -49,7 +50,10 @@ export const now = {
         tried = {name: flow.name, trial}
         show(panel, trial?.element)
       }
-      update(picture, flowPicture(flow, tried.name === flow.name ? tried.trial : null))
+      // Nobody knows when an application's calls go on while its breaker is open.
+      const stands = flow.limitBy === 'application' && shown.checks.some(({data}) => data?.reason === 'BreakerOpen')
+      const seen = stands ? {...flow, doneBy: null} : flow
+      update(picture, flowPicture(seen, tried.name === flow.name ? tried.trial : null))
     }
 
     /** Brings the page up to date with the parts that changed. */
@@ -83,11 +87,12 @@ export const now = {
 }
 
 const LATE_SECONDS = 60
+const BEHIND_SECONDS = 5
 
 /** A sentence of state, and what somebody must do now, each with where to do it. */
 function stateOf({checks, queues}, shell) {
   const problems = [...checks.flatMap(check => away(check)), ...(queues ?? []).flatMap(queue => open(queue, shell))]
-  if (!problems.length) return h('p', {class: 'state'}, badge('All is well', 'good'))
+  if (!problems.length) return h('p', {class: 'state'}, wellOrBehind(queues ?? []))
   return [
     h(
       'p',
@@ -100,6 +105,16 @@ function stateOf({checks, queues}, shell) {
       problems.map(each => h('li', {}, each)),
     ),
   ]
+}
+
+/** Nobody must do anything: nothing is late, or what is late is on its way. */
+function wellOrBehind(queues) {
+  const behind = queues.filter(({oldestReadyAgeSecs: age}) => age !== null && age > BEHIND_SECONDS)
+  if (!behind.length) return badge('All is well', 'good')
+  const names = behind.map(
+    ({itemType, late, oldestReadyAgeSecs: age}) => `${itemType} (${areDue(late)}, ${span(age * 1000)} late)`,
+  )
+  return [badge('Catching up', 'warn'), ` ${names.join(', ')}`]
 }
 
 const away = ({name, status, data}) =>
@@ -116,8 +131,23 @@ function open({itemType, enabled, attended, depth, late, oldestReadyAgeSecs: age
   const to = (words, query) =>
     shell.may('view') ? link(words, 'dispatch', itemType, ...(query ? [query] : [])) : words
   return [
-    waits && !attended && enabled && [badge('Nobody works', 'wrong'), ' on ', to(itemType), `: ${areDue(late)}`],
-    late > 0 && !enabled && [badge('Paused', 'warn'), ' ', to(itemType), `: ${areDue(late)}`],
+    waits &&
+      !attended &&
+      enabled && [
+        badge('Nobody works', 'wrong'),
+        ' on ',
+        to(itemType),
+        `: ${areDue(late)}. Start a worker that serves it: `,
+        h('code', {}, 'paceline worker'),
+      ],
+    late > 0 &&
+      !enabled && [
+        badge('Paused', 'warn'),
+        ' ',
+        to(itemType),
+        `: ${areDue(late)}, and none starts. `,
+        queueSwitch({itemType, enabled}, shell),
+      ],
     waits &&
       attended &&
       enabled && [badge('Late', 'warn'), ' ', to(itemType), `: ${areDue(late)}, the first for ${span(age * 1000)}`],
