@@ -177,7 +177,9 @@ async def test_peer_bug_11_a_store_that_is_down_is_policy(unreachable: str, kind
     # A writer that does not come to an end is how a file is out of reach.
     writer = sqlite3.connect(tmp_path / "held.db", isolation_level=None)
     writer.execute("BEGIN EXCLUSIVE")
+    began = time.monotonic()
     answers = {plan.name: [await awaited.acquire("k", plan.name) for _ in range(4)] for plan in plans}
+    assert time.monotonic() - began < 20, "a caller that gave a deadline waits for the tables of a file too long"
     writer.close()
     await awaited.close()
     assert [answer.reason for answer in answers["open"]] == ["FAIL_OPEN"] * 4

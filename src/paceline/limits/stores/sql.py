@@ -32,6 +32,8 @@ from paceline.sql.engine import Database
 from paceline.sql.schema import now as database_clock
 
 DEFAULT_DEADLINE = 5.0
+LONGEST_START = 2.0
+"""Seconds that a caller with a shorter deadline waits for the tables of a file, which are made once."""
 _ATTEMPTS = 10
 _BATCH = 200
 _MOST_CELLS = 10_000
@@ -67,6 +69,8 @@ class AsyncSqlLimitStore:
         if self._database.dialect not in ("sqlite", "postgresql"):
             raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
         self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
+        self._patience = None if deadline is None else max(deadline, LONGEST_START)
+        self._preparing: asyncio.Future[None] | None = None
         self._batcher: Batcher[Call, Any] = Batcher(self._flush, max_batch=_BATCH)
         self._is_file = self._database.dialect == "sqlite"
         self._pruned_at = time.monotonic()
@@ -133,15 +137,22 @@ class AsyncSqlLimitStore:
         self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[LockedRows], Any], *, writes: bool = True
     ) -> Any:
         call = Call(tuple(map(cell_of, chain)), hold, writes, work)
-        if self._is_file and not migrate.is_prepared(self._database):
-            # Creating the tables of a file, or waiting for the process that does, may exceed a decision's timeout, and
-            # is no outage.
-            await migrate.prepare_once(self._database)
         try:
+            if self._is_file and not migrate.is_prepared(self._database):
+                await self._prepare()
             async with asyncio.timeout(self._deadline):
                 return await self._batcher.submit(call)
         except TimeoutError as error:
             raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
+
+    async def _prepare(self) -> None:
+        """Creating the tables of a file, or waiting for the process that does, may exceed a decision's timeout, and is
+        no outage. It goes on while callers with a deadline no longer wait."""
+        if self._preparing is None or self._preparing.done():
+            self._preparing = asyncio.ensure_future(migrate.prepare_once(self._database))
+            self._preparing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        async with asyncio.timeout(self._patience):
+            await asyncio.shield(self._preparing)
 
     async def _flush(self, calls: Sequence[Call]) -> Sequence[Any]:
         # Outside the deadline: else every call would start, and roll back, a slow first migration.
