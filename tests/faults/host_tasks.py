@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 
 from celery import Celery
@@ -16,6 +18,8 @@ from paceline import Limiter
 from tests.faults.host_workers import RATE
 
 FOLDER, ANSWERS = os.environ["BROKER"], Path(os.environ["ANSWERS"])
+DEADLY = Path(f"{ANSWERS}.deadly")
+"""Kills the process of the next task. It is killed at work: idle, it may hold a lock of Celery's pool."""
 
 app = Celery("host", broker="filesystem://")
 app.conf.broker_transport_options = {"data_folder_in": FOLDER, "data_folder_out": FOLDER, "polling_interval": 0.05}
@@ -28,6 +32,10 @@ limiter.acquire("parent", RATE)
 
 @app.task(name="ask", ignore_result=True)  # type: ignore[untyped-decorator]
 def ask() -> None:
+    time.sleep(0.02)  # else one process does all of them
+    if DEADLY.exists():
+        DEADLY.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
     line = f"{os.getpid()} {200 if limiter.acquire('visitor', RATE) else 429}\n"
     with ANSWERS.open("ab", buffering=0) as answers:
         answers.write(line.encode())
