@@ -12,8 +12,8 @@ import pytest
 from paceline.testing import eventually
 from paceline_sms import Accepted, Inbound, Receipt, Rejected, SmsMessage, Unavailable, Unknown
 from paceline_sms.provider_chain import NamedProvider, ProviderChain, provider_downstream
-from paceline_sms.providers import smpp_session
-from paceline_sms.providers.smpp import SmppProvider
+from paceline_sms.providers.smpp import WINDOW_SECONDS, SmppProvider
+from paceline_sms.providers.smpp_session import ANSWER_SECONDS
 from tests.integration.notification_gateway import gateway, new_user
 from tests.integration.smsc import ESME_RINVDSTADR, ESME_RMSGQFUL, ESME_RTHROTTLED, Smsc, smsc
 
@@ -105,13 +105,12 @@ async def test_an_smsc_that_is_away_or_refuses_the_bind_lets_messages_wait(cente
         await asyncio.wait_for(SmppProvider("smpp://127.0.0.1:1", "paceline", "secret").send(message()), 5)
 
 
-async def test_the_window_is_never_exceeded_and_costs_no_attempt(center: Smsc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline_sms.providers.smpp.WINDOW_SECONDS", 0.05)
+async def test_the_window_is_never_exceeded_and_costs_no_attempt(center: Smsc) -> None:
     narrow = provider_of(center, window=3)
     center.answers.clear()
     sending = [asyncio.create_task(narrow.send(message(text=f"text {n}"))) for n in range(5)]
     center.answers.set()
-    center.delay = 0.3
+    center.delay = 2 * WINDOW_SECONDS
     answers = await asyncio.gather(*sending, return_exceptions=True)
     full = [answer for answer in answers if isinstance(answer, Unavailable)]
     assert (len(full), all(answer.throttled for answer in full)) == (2, True)
@@ -119,15 +118,12 @@ async def test_the_window_is_never_exceeded_and_costs_no_attempt(center: Smsc, m
     await narrow.close()
 
 
-async def test_an_smsc_that_freezes_is_noticed_and_what_it_has_is_unknown(
-    center: Smsc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(smpp_session, "ANSWER_SECONDS", 0.1)
+async def test_an_smsc_that_freezes_is_noticed_and_what_it_has_is_unknown(center: Smsc) -> None:
     watchful = SmppProvider(f"smpp://{center.address}", "paceline", "secret", enquire_seconds=0.1)
     assert isinstance(await watchful.send(message()), Accepted)
     await eventually(lambda: center.enquiries > 1, within=10)
     center.answers.clear()
-    assert await asyncio.wait_for(watchful.send(message("+492")), 5) == Unknown(
+    assert await asyncio.wait_for(watchful.send(message("+492")), 2 * ANSWER_SECONDS) == Unknown(
         "the connection ended before the answer"
     )
     center.answers.set()
@@ -199,7 +195,7 @@ async def test_an_smsc_that_unbinds_is_bound_again(center: Smsc, operator: SmppP
 
 
 async def test_slow_answers_hold_up_nobody_and_a_frozen_smsc_times_out(center: Smsc, operator: SmppProvider) -> None:
-    center.delay = 0.3
+    center.delay = 2 * WINDOW_SECONDS
     await asyncio.gather(*(operator.send(message()) for _ in range(10)))
     assert center.most_pending == 10
     center.answers.clear()
